@@ -1,0 +1,236 @@
+//! BiLipNet: orthogonal and monotone layers in turn, `O_{K+1} ∘ F_K ∘ O_K ∘ ⋯ ∘ F_1 ∘ O_1`.
+
+use faer::Mat;
+
+use crate::bounds::Bounds;
+use crate::error::{Error, Result};
+use crate::map::{BiLipschitz, LayerRef, sealed};
+use crate::monlip::{MonLip, MonLipFree};
+use crate::orthogonal::Orthogonal;
+use crate::real::Real;
+
+/// A network `Rⁿ → Rⁿ` with proved bounds `μ‖Δx‖ ≤ ‖ΔG‖ ≤ ν‖Δx‖`.
+///
+/// See the crate's front page for an example.
+#[derive(Clone, Debug)]
+pub struct BiLipNet<T> {
+    orthogonal: Vec<Orthogonal<T>>,
+    monotone: Vec<MonLip<T>>,
+    claim: Bounds,
+}
+
+/// Free parameters of a [`BiLipNet`].
+#[derive(Clone, Debug)]
+pub struct BiLipNetFree {
+    /// The whole network's bounds. The bounds in the monotone layers say how they are shared out: layer k gets its
+    /// share of `ln μ` and `ln ν`; see [`BiLipNetFree::share_bounds`] for equal shares.
+    pub bounds: Bounds,
+    /// Free matrix and bias of the K+1 orthogonal layers.
+    pub orthogonal: Vec<(Mat<f64>, Vec<f64>)>,
+    /// Free parameters of the K monotone layers.
+    pub monotone: Vec<MonLipFree>,
+}
+
+impl BiLipNetFree {
+    /// Gives every monotone layer the K-th root of the network's bounds.
+    pub fn share_bounds(&mut self) -> Result<()> {
+        let share = 1.0 / self.monotone.len().max(1) as f64;
+        let bounds = Bounds::new(self.bounds.mu().powf(share), self.bounds.nu().powf(share))?;
+        for layer in &mut self.monotone {
+            layer.bounds = bounds;
+        }
+        Ok(())
+    }
+}
+
+impl<T: Real> BiLipNet<T> {
+    /// The explicit network of free parameters, with `free.bounds` proved for the numbers stored.
+    ///
+    /// The stored orthogonal matrices are isometries only up to rounding, so the monotone layers' bounds are moved
+    /// inwards by as much (a relative 1e-15 to 1e-13 in f64, 1e-7 to 1e-6 in f32): the *product* is what holds exactly.
+    ///
+    /// # Errors
+    /// On parts that do not fit together, numbers that are not finite, monotone bounds whose product is not the
+    /// network's, or μ and ν too close for rounding to leave room between them.
+    pub fn from_free(free: &BiLipNetFree) -> Result<Self> {
+        check_count(free.orthogonal.len(), free.monotone.len())?;
+        let orthogonal = free
+            .orthogonal
+            .iter()
+            .map(|(f, b)| Orthogonal::<T>::from_free(f.as_ref(), b))
+            .collect::<Result<Vec<_>>>()?;
+        let shares: Vec<Bounds> = free.monotone.iter().map(|m| m.bounds).collect();
+        let inner = inner_bounds(&orthogonal, &shares, free.bounds)?;
+        let monotone = free
+            .monotone
+            .iter()
+            .zip(inner)
+            .map(|(layer, bounds)| MonLip::from_free(&MonLipFree { bounds, ..layer.clone() }))
+            .collect::<Result<Vec<_>>>()?;
+        Self::with_claim(orthogonal, monotone, free.bounds)
+    }
+
+    /// A network from layers, claiming the bounds that their certificates prove.
+    ///
+    /// # Errors
+    /// Unless there is one orthogonal layer more than monotone ones, all of one dimension.
+    pub fn from_layers(orthogonal: Vec<Orthogonal<T>>, monotone: Vec<MonLip<T>>) -> Result<Self> {
+        let net = Self::with_claim(orthogonal, monotone, Bounds::ISOMETRY)?;
+        let claim = net.certificate().certified().ok_or_else(|| Error::NotCertifiable {
+            what: "network".into(),
+            reason: "the layers' bounds leave the range of f64".into(),
+        })?;
+        Ok(BiLipNet { claim, ..net })
+    }
+
+    pub(crate) fn with_claim(
+        orthogonal: Vec<Orthogonal<T>>,
+        monotone: Vec<MonLip<T>>,
+        claim: Bounds,
+    ) -> Result<Self> {
+        check_count(orthogonal.len(), monotone.len())?;
+        let n = orthogonal[0].dim();
+        for (k, dim) in orthogonal.iter().map(|l| l.dim()).chain(monotone.iter().map(|l| l.dim())).enumerate() {
+            if dim != n {
+                return Err(Error::shape(format!("layer {k}"), format!("dimension {n}"), dim));
+            }
+        }
+        Ok(BiLipNet { orthogonal, monotone, claim })
+    }
+
+    /// The K+1 orthogonal layers.
+    pub fn orthogonal(&self) -> &[Orthogonal<T>] {
+        &self.orthogonal
+    }
+
+    /// The K monotone layers.
+    pub fn monotone(&self) -> &[MonLip<T>] {
+        &self.monotone
+    }
+
+    /// The same network with its stored numbers converted, exactly, to `f64`.
+    pub fn to_f64(&self) -> BiLipNet<f64> {
+        BiLipNet {
+            orthogonal: self.orthogonal.iter().map(|l| l.to_f64()).collect(),
+            monotone: self.monotone.iter().map(|l| l.to_f64()).collect(),
+            claim: self.claim,
+        }
+    }
+
+    /// The same weights with other biases: `K+1` orthogonal ones and `K` hidden ones.
+    pub(crate) fn with_biases(&self, orthogonal: Vec<Vec<T>>, hidden: Vec<Vec<T>>) -> Result<Self> {
+        Ok(BiLipNet {
+            orthogonal: self
+                .orthogonal
+                .iter()
+                .zip(orthogonal)
+                .map(|(layer, bias)| layer.with_bias(bias))
+                .collect::<Result<_>>()?,
+            monotone: self
+                .monotone
+                .iter()
+                .zip(hidden)
+                .map(|(layer, bias)| layer.with_hidden_bias(bias))
+                .collect::<Result<_>>()?,
+            claim: self.claim,
+        })
+    }
+}
+
+impl<T: Real> sealed::Sealed for BiLipNet<T> {}
+
+impl<T: Real> BiLipschitz<T> for BiLipNet<T> {
+    fn dim(&self) -> usize {
+        self.orthogonal[0].dim()
+    }
+
+    fn claim(&self) -> Bounds {
+        self.claim
+    }
+
+    fn bounds(&self) -> Bounds {
+        let certificate = self.certificate();
+        if certificate.holds() { self.claim } else { certificate.certified().unwrap_or(self.claim) }
+    }
+
+    fn layers(&self) -> Vec<LayerRef<'_, T>> {
+        let mut layers = Vec::with_capacity(self.orthogonal.len() + self.monotone.len());
+        for (k, orthogonal) in self.orthogonal.iter().enumerate() {
+            layers.push(LayerRef::Orthogonal(orthogonal));
+            layers.extend(self.monotone.get(k).map(LayerRef::MonLip));
+        }
+        layers
+    }
+}
+
+fn check_count(orthogonal: usize, monotone: usize) -> Result<()> {
+    if orthogonal != monotone + 1 {
+        return Err(Error::shape(
+            "orthogonal layers of a BiLipNet",
+            format!("one more than the {monotone} monotone ones"),
+            orthogonal,
+        ));
+    }
+    Ok(())
+}
+
+/// Bounds for the monotone layers, inside their shares by just enough that the whole product proves `claim`.
+fn inner_bounds<T: Real>(
+    orthogonal: &[Orthogonal<T>],
+    shares: &[Bounds],
+    claim: Bounds,
+) -> Result<Vec<Bounds>> {
+    if shares.is_empty() {
+        return Ok(Vec::new());
+    }
+    let product = |f: &dyn Fn(&Bounds) -> f64| shares.iter().map(f).product::<f64>();
+    let (mu, nu) = (product(&|b| b.mu()), product(&|b| b.nu()));
+    for (name, got, wanted) in [("mu", mu, claim.mu()), ("nu", nu, claim.nu())] {
+        if !((got / wanted - 1.0).abs() < 1e-9) {
+            return Err(Error::setting(
+                name,
+                wanted,
+                format!("the monotone layers' bounds multiply to {got} instead"),
+            ));
+        }
+    }
+    // What the orthogonal layers take away, plus a few roundings of the products.
+    let defect: f64 = orthogonal
+        .iter()
+        .map(|l| (1.0 - l.bounds().mu()).max(l.bounds().nu() - 1.0))
+        .sum::<f64>();
+    let steps = 4.0 * (orthogonal.len() + shares.len()) as f64;
+    let k = shares.len() as f64;
+    let fix = |value: f64, got: f64, wanted: f64| value * (wanted / got).powf(1.0 / k);
+    for slack in [1.0, 2.0, 8.0, 64.0] {
+        let inward = slack * (defect + steps * f64::EPSILON) / k;
+        let inner = shares
+            .iter()
+            .map(|b| {
+                let (low, high) = (
+                    fix(b.mu(), mu, claim.mu()) * (1.0 + inward),
+                    fix(b.nu(), nu, claim.nu()) * (1.0 - inward),
+                );
+                if low >= high {
+                    return Err(Error::setting(
+                        "nu",
+                        claim.nu(),
+                        format!("too close to mu = {} for {}-bit weights", claim.mu(), 8 * size_of::<T>()),
+                    ));
+                }
+                Bounds::new(low, high)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let mut total = orthogonal[0].bounds();
+        for b in orthogonal[1..].iter().map(|l| l.bounds()).chain(inner.iter().copied()) {
+            total = total.compose(&b)?;
+        }
+        if total.imply(&claim) {
+            return Ok(inner);
+        }
+    }
+    Err(Error::NotCertifiable {
+        what: "network".into(),
+        reason: "the orthogonal layers are too far from orthogonal".into(),
+    })
+}

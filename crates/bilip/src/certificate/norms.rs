@@ -1,0 +1,52 @@
+//! Rigorous norms of a layer's weights, and what they say about perturbations inside the layer.
+
+use faer::{Mat, MatRef};
+
+use super::psd::{frobenius_upper, norm2_upper};
+
+/// Upper bounds on norms of the stored `V` and `S`.
+#[derive(Clone, Debug)]
+pub(crate) struct Norms {
+    /// `‖V_k‖₂` for `k = 2 … L`.
+    pub(crate) v2: Vec<f64>,
+    /// `max ‖V_k‖_F`.
+    pub(crate) v_frobenius: f64,
+    /// `‖S_k‖₂` for every hidden layer.
+    pub(crate) s_blocks: Vec<f64>,
+    /// `‖S‖₂`.
+    pub(crate) s2: f64,
+    /// `‖S‖_F`.
+    pub(crate) s_frobenius: f64,
+    /// `‖w‖ ≤ amplification·‖e‖` for every solution of `w = D(Vw + e)` with a diagonal `0 ⪯ D ⪯ I`.
+    pub(crate) amplification: f64,
+}
+
+impl Norms {
+    pub(crate) fn new(v: &[Mat<f64>], s: MatRef<'_, f64>, units: &[usize]) -> Self {
+        let v2: Vec<f64> = v.iter().map(|v| norm2_upper(v.as_ref())).collect();
+        let mut at = 0;
+        let mut s_blocks = Vec::with_capacity(units.len());
+        for m in units {
+            s_blocks.push(norm2_upper(s.subrows(at, *m)));
+            at += m;
+        }
+        // ‖w_k‖ ≤ ‖e_k‖ + ‖V_k‖‖w_{k−1}‖: the Frobenius norm of the matrix of products of the ‖V_k‖.
+        let mut square = 0.0;
+        for from in 0..units.len() {
+            let mut gain = 1.0;
+            square += 1.0;
+            for v in &v2[from..] {
+                gain *= v;
+                square += gain * gain;
+            }
+        }
+        Norms {
+            v_frobenius: v.iter().map(|v| frobenius_upper(v.as_ref())).fold(0.0, f64::max),
+            s2: norm2_upper(s),
+            s_frobenius: frobenius_upper(s),
+            amplification: square.sqrt() * (1.0 + 1e-12),
+            v2,
+            s_blocks,
+        }
+    }
+}

@@ -1,0 +1,573 @@
+//! The inverse of a network, every answer with a certified error.
+//!
+//! With `‖G(x) − G(x')‖ ≥ μ‖x − x'‖` proved, any candidate x̂ satisfies `‖x̂ − G⁻¹(y)‖ ≤ ‖G(x̂) − y‖/μ`. That is the
+//! stopping test of every method here and the bound in every answer, with the rounding error of `G(x̂)` itself added
+//! (see the module `rounding`), so that it is a bound and not a measurement.
+//!
+//! A network is inverted layer by layer from the output; the bound is that of the whole network.
+
+mod krylov;
+mod newton;
+mod splitting;
+
+use serde::{Deserialize, Serialize};
+
+pub use newton::Newton;
+pub use splitting::{
+    DavisYin, DouglasRachford, ForwardBackward, ForwardBackwardForward, ForwardStep,
+    InverseMethod, Iteration, LayerProblem, PeacemanRachford,
+};
+
+use crate::bounds::Bounds;
+use crate::error::{Error, Result, check_batch, check_rows};
+use crate::map::{BiLipschitz, Direction, LayerRef, Stack, Workspace};
+use crate::monlip::MonLip;
+use crate::orthogonal::Orthogonal;
+use crate::parallel;
+use crate::rounding::{self, norm};
+
+/// Which algorithm inverts the monotone layers.
+///
+/// | method | works on | converges | cost of a step |
+/// |---|---|---|---|
+/// | `Auto` | | always: Newton, with Davis–Yin behind it | |
+/// | `Newton` | `F(x) = y` | in every case met so far; no global proof | `n` forward passes |
+/// | `DavisYin` | hidden state | for `α < 2μ/(γ‖S‖²)` | 1 forward pass |
+/// | `ForwardStep` | `F(x) = y` | always, rate `1 − (μ/ν)²` | 1 forward pass |
+/// | `ForwardBackward` | hidden state | when `I − (V+Vᵀ)/2` is positive definite | 1 forward pass |
+/// | `ForwardBackwardForward` | hidden state | always | 2 forward passes |
+/// | `PeacemanRachford` | hidden state | often; no proof without strong monotonicity | 1 forward pass |
+/// | `DouglasRachford` | hidden state | always | 1 forward pass |
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Method {
+    /// Semismooth Newton, and Davis–Yin for rows on which its line search fails.
+    Auto,
+    /// Semismooth Newton.
+    Newton(Newton),
+    /// Davis–Yin three-operator splitting.
+    DavisYin(DavisYin),
+    /// The forward step method `x ← x − s(F(x) − y)`.
+    ForwardStep(ForwardStep),
+    /// Forward–backward splitting.
+    ForwardBackward(ForwardBackward),
+    /// Tseng's forward–backward–forward splitting.
+    ForwardBackwardForward(ForwardBackwardForward),
+    /// Peaceman–Rachford splitting.
+    PeacemanRachford(PeacemanRachford),
+    /// Douglas–Rachford splitting.
+    DouglasRachford(DouglasRachford),
+}
+
+impl Method {
+    /// Every method with its default settings.
+    pub fn all() -> [Method; 8] {
+        [
+            Method::Auto,
+            Method::Newton(Default::default()),
+            Method::DavisYin(Default::default()),
+            Method::ForwardStep(Default::default()),
+            Method::ForwardBackward(Default::default()),
+            Method::ForwardBackwardForward(Default::default()),
+            Method::PeacemanRachford(Default::default()),
+            Method::DouglasRachford(Default::default()),
+        ]
+    }
+
+    /// The method's short name: `auto`, `newton`, `dys`, `fsm`, `fbs`, `fbfs`, `prs` or `drs`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Method::Auto => "auto",
+            Method::Newton(_) => "newton",
+            Method::DavisYin(_) => "dys",
+            Method::ForwardStep(_) => "fsm",
+            Method::ForwardBackward(_) => "fbs",
+            Method::ForwardBackwardForward(_) => "fbfs",
+            Method::PeacemanRachford(_) => "prs",
+            Method::DouglasRachford(_) => "drs",
+        }
+    }
+
+    /// The settings as the one trait all first-order methods share; Newton and Auto work differently.
+    fn first_order(&self) -> Option<&dyn InverseMethod> {
+        Some(match self {
+            Method::Auto | Method::Newton(_) => return None,
+            Method::DavisYin(m) => m,
+            Method::ForwardStep(m) => m,
+            Method::ForwardBackward(m) => m,
+            Method::ForwardBackwardForward(m) => m,
+            Method::PeacemanRachford(m) => m,
+            Method::DouglasRachford(m) => m,
+        })
+    }
+}
+
+impl std::str::FromStr for Method {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let lower = text.trim().to_ascii_lowercase();
+        Method::all().into_iter().find(|m| m.name() == lower).ok_or_else(|| {
+            Error::setting(
+                "method",
+                text.chars().take(40).collect::<String>(),
+                "choose one of auto, newton, dys, fsm, fbs, fbfs, prs, drs",
+            )
+        })
+    }
+}
+
+impl std::fmt::Display for Method {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Settings of an inverse.
+///
+/// | setting | default | range | effect |
+/// |---|---|---|---|
+/// | `method` | `Auto` | | see [`Method`] |
+/// | `tolerance` | 1e-8 | ≥ 0 | certified error at which a row is done |
+/// | `max_iterations` | 100 for Newton and Auto, 100,000 else | ≥ 1 | per layer and row |
+/// | `start` | none | `[batch, n]` | first guess of x |
+/// | `trace` | false | | records the error at every iteration (slower) |
+#[derive(Clone, Debug)]
+pub struct InverseOptions {
+    /// The algorithm.
+    pub method: Method,
+    /// Certified error `‖x̂ − x*‖` at which a row is done.
+    pub tolerance: f64,
+    /// Limit on iterations per layer and row; `None` takes the method's own.
+    pub max_iterations: Option<usize>,
+    /// First guess of x, `[batch, n]`: a warm start.
+    pub start: Option<Vec<f64>>,
+    /// Whether to record the error at every iteration.
+    pub trace: bool,
+}
+
+impl Default for InverseOptions {
+    fn default() -> Self {
+        InverseOptions {
+            method: Method::Auto,
+            tolerance: 1e-8,
+            max_iterations: None,
+            start: None,
+            trace: false,
+        }
+    }
+}
+
+impl InverseOptions {
+    /// Default settings with another method.
+    pub fn with_method(method: Method) -> Self {
+        InverseOptions { method, ..Default::default() }
+    }
+
+    fn check(&self, rows: usize, n: usize) -> Result<()> {
+        if !(self.tolerance >= 0.0 && self.tolerance.is_finite()) {
+            return Err(Error::setting("tolerance", self.tolerance, "must be a finite number, at least 0"));
+        }
+        if self.max_iterations == Some(0) {
+            return Err(Error::setting("max_iterations", 0, "must be at least 1"));
+        }
+        if let Some(start) = &self.start {
+            check_rows("start", start, rows, n)?;
+        }
+        match &self.method {
+            Method::Newton(newton) => newton.check(),
+            method => method.first_order().map_or(Ok(()), |m| m.check()),
+        }
+    }
+
+    fn limit(&self) -> usize {
+        self.max_iterations.unwrap_or(match self.method {
+            Method::Auto | Method::Newton(_) => 100,
+            _ => 100_000,
+        })
+    }
+}
+
+/// How a row ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Status {
+    /// The certified error is within the tolerance.
+    Converged,
+    /// The iteration limit came first; the bound says how far it got.
+    MaxIterations,
+    /// The error cannot be certified any smaller in f64: it is dominated by rounding. The bound is still valid.
+    PrecisionLimit,
+    /// No progress: Newton's line search found no smaller residual, or a step size outside its range made the
+    /// iteration grow. The bound is still valid.
+    Stalled,
+}
+
+/// One recorded iteration of one row.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TracePoint {
+    /// Index of the layer being inverted.
+    pub layer: usize,
+    /// Iterations done in that layer.
+    pub iteration: usize,
+    /// `‖F(x̂) − y‖/μ` of that layer: a bound on the error of the layer's own input, rounding not included.
+    pub error: f64,
+}
+
+/// How one row of an inverse went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RowReport {
+    /// How it ended.
+    pub status: Status,
+    /// Iterations, summed over the layers.
+    pub iterations: usize,
+    /// `‖G(x̂) − y‖` as computed.
+    pub residual: f64,
+    /// A proved bound on `‖x̂ − G⁻¹(y)‖`, rounding included.
+    pub error_bound: f64,
+    /// Error against iteration, where asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trace: Vec<TracePoint>,
+}
+
+/// The answer of an inverse: x for every row, and how each row went.
+#[derive(Clone, Debug)]
+pub struct Inverse {
+    /// x, `[batch, n]`.
+    pub x: Vec<f64>,
+    /// One report a row.
+    pub rows: Vec<RowReport>,
+}
+
+impl Inverse {
+    /// Whether every row reached the tolerance.
+    pub fn converged(&self) -> bool {
+        self.rows.iter().all(|row| row.status == Status::Converged)
+    }
+
+    /// The largest error bound of any row; 0 for an empty batch.
+    pub fn max_error_bound(&self) -> f64 {
+        self.rows.iter().map(|row| row.error_bound).fold(0.0, f64::max)
+    }
+
+    /// The largest number of iterations any row took; 0 for an empty batch.
+    pub fn max_iterations(&self) -> usize {
+        self.rows.iter().map(|row| row.iterations).max().unwrap_or(0)
+    }
+}
+
+/// What is known of one row of one layer (or network) while it is being solved.
+#[derive(Clone, Debug)]
+pub(crate) struct RowState {
+    pub(crate) x: Vec<f64>,
+    pub(crate) report: RowReport,
+}
+
+/// The goal of a solve.
+#[derive(Clone, Copy)]
+pub(crate) struct Goal {
+    pub(crate) mu: f64,
+    pub(crate) tolerance: f64,
+    pub(crate) limit: usize,
+    pub(crate) trace: bool,
+    /// Which layer the trace speaks of.
+    pub(crate) layer: usize,
+}
+
+impl Goal {
+    /// `(residual + error)/μ`, rounded up.
+    pub(crate) fn bound(&self, residual: f64, error: f64) -> f64 {
+        ((residual * (1.0 + 1e-12) + error) / self.mu).next_up()
+    }
+}
+
+/// Rows a block of a first-order method holds.
+///
+/// A block re-reads the weights once an iteration, so larger blocks spare memory traffic until their state (24 bytes
+/// a hidden unit and row) leaves the cache; 32 to 128 measured alike for 8×256.
+const BLOCK_ROWS: usize = 64;
+
+/// Inverts every row of `y`.
+pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions) -> Result<Inverse> {
+    let n = stack.n;
+    let rows = check_batch("y", y, n)?;
+    options.check(rows, n)?;
+    let bounds = stack_bounds(stack)?;
+    let block = match &options.method {
+        // A Newton block is worked through in sub-blocks of Jacobians; it only has to feed the threads.
+        Method::Auto | Method::Newton(_) => BLOCK_ROWS.min(rows.div_ceil(4 * parallel::threads()).max(1)),
+        _ => BLOCK_ROWS,
+    };
+    let parts = parallel::map_chunks(rows, block, |range| {
+        let slice = range.start * n..range.end * n;
+        let start = options.start.as_ref().map(|x| &x[slice.clone()]);
+        invert_block(&stack.rows(range), &y[slice], start, bounds, options)
+    });
+    let mut x = Vec::with_capacity(y.len());
+    let mut reports = Vec::with_capacity(rows);
+    for row in parts.into_iter().flatten() {
+        x.extend_from_slice(&row.x);
+        reports.push(row.report);
+    }
+    Ok(Inverse { x, rows: reports })
+}
+
+pub(crate) fn stack_bounds(stack: &Stack<'_, f64>) -> Result<Bounds> {
+    let mut product: Option<Bounds> = None;
+    for layer in &stack.layers {
+        product = Some(match product {
+            None => layer.bounds(),
+            Some(product) => product.compose(&layer.bounds())?,
+        });
+    }
+    Ok(product.unwrap_or(Bounds::ISOMETRY))
+}
+
+fn invert_block(
+    stack: &Stack<'_, f64>,
+    y: &[f64],
+    start: Option<&[f64]>,
+    bounds: Bounds,
+    options: &InverseOptions,
+) -> Vec<RowState> {
+    let n = stack.n;
+    let rows = y.len() / n;
+    if let [LayerRef::MonLip(layer)] = stack.layers[..] {
+        // A single layer's certificate is the whole certificate.
+        let goal = Goal {
+            mu: bounds.mu(),
+            tolerance: options.tolerance,
+            limit: options.limit(),
+            trace: options.trace,
+            layer: 0,
+        };
+        return solve_layer(layer, stack, y, start, goal, options);
+    }
+    let starts = start.map(|start| layer_inputs(stack, start));
+    let mut target = y.to_vec();
+    let mut iterations = vec![0; rows];
+    let mut traces: Vec<Vec<TracePoint>> = vec![Vec::new(); rows];
+    let mut statuses = vec![Status::Converged; rows];
+    let monotone = stack.layers.iter().filter(|l| matches!(l, LayerRef::MonLip(_))).count().max(1);
+    // Residual ρ_k at layer k reaches the output enlarged by the later ν's at most: share the tolerance out so that
+    // the whole network's ‖G(x̂) − y‖/μ meets it.
+    let mut later_nu = 1.0;
+    for (k, layer) in stack.layers.iter().enumerate().rev() {
+        match layer {
+            LayerRef::Orthogonal(l) => {
+                let bias = stack.bias(k);
+                for j in 0..rows {
+                    invert_orthogonal(l, &mut target[j * n..(j + 1) * n], bias.column(j));
+                }
+            }
+            LayerRef::MonLip(l) => {
+                let single = single_layer(stack, k);
+                let mu = l.bounds().mu();
+                let tolerance = 0.5 * options.tolerance * bounds.mu() / (monotone as f64 * later_nu) / mu;
+                let goal = Goal { mu, tolerance, limit: options.limit(), trace: options.trace, layer: k };
+                let start = starts.as_ref().map(|s| s[k].as_slice());
+                let solved = solve_layer(l, &single, &target, start, goal, options);
+                for (j, row) in solved.into_iter().enumerate() {
+                    target[j * n..(j + 1) * n].copy_from_slice(&row.x);
+                    iterations[j] += row.report.iterations;
+                    statuses[j] = worse(statuses[j], row.report.status);
+                    traces[j].extend(row.report.trace);
+                }
+            }
+        }
+        later_nu *= layer.bounds().nu();
+    }
+
+    // The whole network's bound, with Newton steps on the whole network where the method is Newton's and rounding in
+    // the layers left something to do.
+    let goal = Goal {
+        mu: bounds.mu(),
+        tolerance: options.tolerance,
+        limit: match options.method {
+            Method::Auto | Method::Newton(_) => 10,
+            _ => 0,
+        },
+        trace: false,
+        layer: 0,
+    };
+    let newton = match &options.method {
+        Method::Newton(newton) => *newton,
+        _ => Newton::default(),
+    };
+    let mut solved = newton::solve(stack, y, &target, goal, &newton);
+    for (j, row) in solved.iter_mut().enumerate() {
+        row.report.iterations += iterations[j];
+        row.report.trace = std::mem::take(&mut traces[j]);
+        if row.report.status != Status::Converged {
+            row.report.status = match statuses[j] {
+                Status::Converged => Status::PrecisionLimit,
+                other => other,
+            };
+        }
+    }
+    solved
+}
+
+/// The less favourable of two endings.
+fn worse(a: Status, b: Status) -> Status {
+    let rank = |s| match s {
+        Status::Converged => 0,
+        Status::PrecisionLimit => 1,
+        Status::MaxIterations => 2,
+        Status::Stalled => 3,
+    };
+    if rank(b) > rank(a) { b } else { a }
+}
+
+/// One layer of a stack as a stack of its own.
+fn single_layer<'a>(stack: &Stack<'a, f64>, k: usize) -> Stack<'a, f64> {
+    let biases = stack.biases.as_ref().map(|b| crate::bias::RowBiases {
+        layers: vec![b.layers[k].clone()],
+        errors: vec![b.errors[k].clone()],
+    });
+    Stack::new(vec![stack.layers[k]], biases)
+}
+
+/// Inputs of every layer when the network is evaluated at `x`.
+fn layer_inputs(stack: &Stack<'_, f64>, x: &[f64]) -> Vec<Vec<f64>> {
+    let rows = x.len() / stack.n;
+    let mut inputs = Vec::with_capacity(stack.layers.len());
+    let mut at = x.to_vec();
+    for k in 0..stack.layers.len() {
+        inputs.push(at.clone());
+        single_layer(stack, k).forward_block(&mut at, rows, &mut Workspace::default());
+    }
+    inputs
+}
+
+/// `x = P⁻¹(y − q)` in place: the transpose, refined for what rounding left of orthogonality.
+fn invert_orthogonal(layer: &Orthogonal<f64>, y: &mut [f64], bias: &[f64]) {
+    let n = y.len();
+    let p = layer.matrix();
+    let w = faer::Col::<f64>::from_fn(n, |i| y[i] - bias[i]);
+    let mut x = p.transpose() * &w;
+    for _ in 0..2 {
+        let residual = &w - p * &x;
+        x += p.transpose() * residual;
+    }
+    for i in 0..n {
+        y[i] = x[i];
+    }
+}
+
+fn solve_layer(
+    layer: &MonLip<f64>,
+    single: &Stack<'_, f64>,
+    y: &[f64],
+    start: Option<&[f64]>,
+    goal: Goal,
+    options: &InverseOptions,
+) -> Vec<RowState> {
+    let guess = match start {
+        Some(start) => start.to_vec(),
+        None => first_guess(layer, single, y),
+    };
+    match &options.method {
+        Method::Newton(newton) => newton::solve(single, y, &guess, goal, newton),
+        Method::Auto => auto(layer, single, y, &guess, goal),
+        method => match method.first_order() {
+            Some(method) => splitting::solve(method, layer, single, y, &guess, goal),
+            None => Vec::new(),
+        },
+    }
+}
+
+/// Newton, and for the rows it gave up on a spell of Davis–Yin from where it stopped, in turns.
+fn auto(
+    layer: &MonLip<f64>,
+    single: &Stack<'_, f64>,
+    y: &[f64],
+    guess: &[f64],
+    goal: Goal,
+) -> Vec<RowState> {
+    let n = single.n;
+    let newton = Newton::default();
+    let mut solved = newton::solve(single, y, guess, goal, &newton);
+    let mut spell = 500;
+    for _round in 0..8 {
+        let open: Vec<usize> = (0..solved.len())
+            .filter(|j| matches!(solved[*j].report.status, Status::Stalled | Status::MaxIterations))
+            .collect();
+        if open.is_empty() {
+            break;
+        }
+        for j in open {
+            let row = single.rows(j..j + 1);
+            let target = &y[j * n..(j + 1) * n];
+            let spelled = Goal { limit: spell, ..goal };
+            let mut first = splitting::solve(&DavisYin::default(), layer, &row, target, &solved[j].x, spelled);
+            let mut taken = first.remove(0);
+            if taken.report.status != Status::Converged {
+                let done = taken.report.iterations;
+                let mut again = newton::solve(&row, target, &taken.x, goal, &newton).remove(0);
+                again.report.iterations += done;
+                let mut trace = std::mem::take(&mut taken.report.trace);
+                trace.append(&mut again.report.trace);
+                again.report.trace = trace;
+                taken = again;
+            }
+            taken.report.iterations += solved[j].report.iterations;
+            let mut trace = std::mem::take(&mut solved[j].report.trace);
+            trace.append(&mut taken.report.trace);
+            taken.report.trace = trace;
+            solved[j] = taken;
+        }
+        spell *= 4;
+    }
+    solved
+}
+
+/// `x = (y − F(0))·2/(μ+ν)`: exact for the middle slope.
+fn first_guess(layer: &MonLip<f64>, single: &Stack<'_, f64>, y: &[f64]) -> Vec<f64> {
+    let rows = y.len() / single.n;
+    let mut at = vec![0.0; y.len()];
+    single.forward_block(&mut at, rows, &mut Workspace::default());
+    let slope = 0.5 * (layer.design().mu() + layer.design().nu());
+    y.iter().zip(&at).map(|(y, f)| (y - f) / slope).collect()
+}
+
+/// Certifies one row as well as it can be: the plain evaluation's numbers are given, the accurate one is made if it
+/// can help. Returns the residual vector to go on with, its norm, and the bound.
+pub(crate) fn certify_row(
+    stack: &Stack<'_, f64>,
+    row: usize,
+    x: &[f64],
+    y: &[f64],
+    plain: (Vec<f64>, f64),
+    goal: &Goal,
+) -> (Vec<f64>, f64, f64, bool) {
+    let (residual, error) = plain;
+    let size = norm(&residual);
+    let bound = goal.bound(size, error);
+    // Worth the price only when rounding is what stands in the way.
+    if bound <= goal.tolerance || !(size <= goal.mu * goal.tolerance || size <= 4.0 * error) {
+        return (residual, size, bound, false);
+    }
+    let (sharp, sharp_error) = rounding::accurate_residual(&stack.rows(row..row + 1), x, y);
+    let sharp_size = norm(&sharp);
+    (sharp, sharp_size, goal.bound(sharp_size, sharp_error).min(bound), true)
+}
+
+/// `J(x)⁻ᵀ w` for every row.
+pub(crate) fn inverse_vjp(stack: &Stack<'_, f64>, x: &[f64], w: &[f64]) -> Result<Vec<f64>> {
+    let n = stack.n;
+    let rows = check_batch("x", x, n)?;
+    check_rows("cotangent", w, rows, n)?;
+    let parts = parallel::map_chunks(rows, 16, |range| {
+        let mut out = Vec::with_capacity(range.len() * n);
+        for j in range {
+            let row = stack.rows(j..j + 1);
+            let x = &x[j * n..(j + 1) * n];
+            let w = &w[j * n..(j + 1) * n];
+            out.extend(newton::linear_solve(&row, x, w, Direction::Reverse, &Newton::default(), 1e-12));
+        }
+        out
+    });
+    Ok(parts.concat())
+}

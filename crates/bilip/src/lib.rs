@@ -1,0 +1,48 @@
+#![doc = include_str!("../README.md")]
+
+mod activation;
+mod bias;
+mod bilipnet;
+mod bounds;
+mod cayley;
+mod certificate;
+mod error;
+mod estimate;
+mod inverse;
+mod map;
+mod minimum;
+mod mlp;
+mod model;
+mod monlip;
+mod orthogonal;
+mod parallel;
+mod partial;
+mod plnet;
+mod random;
+mod real;
+mod rounding;
+
+pub use activation::{Activation, Slope};
+pub use bilipnet::{BiLipNet, BiLipNetFree};
+pub use bounds::Bounds;
+pub use cayley::{cayley, householder, inverse_cayley, with_norm};
+pub use certificate::{Certificate, LayerCertificate, LayerKind};
+pub use error::{Error, Result};
+pub use estimate::{Estimate, local_lipschitz, measured_slopes};
+/// The linear algebra library whose matrices this crate takes and gives.
+pub use faer;
+pub use inverse::{
+    DavisYin, DouglasRachford, ForwardBackward, ForwardBackwardForward, ForwardStep, Inverse,
+    InverseMethod, InverseOptions, Iteration, LayerProblem, Method, Newton, PeacemanRachford,
+    RowReport, Status, TracePoint,
+};
+pub use map::{BiLipschitz, LayerRef, RowEvaluator};
+pub use minimum::{GradientMethod, GradientPath, Minimum, distance_to_minimum};
+pub use mlp::Mlp;
+pub use model::{FORMAT_VERSION, MAX_FILE_SIZE, Model, Network, Stored};
+pub use monlip::{MonLip, MonLipExplicit, MonLipFree};
+pub use orthogonal::Orthogonal;
+pub use partial::{PartialBiLipNet, PartialPlNet};
+pub use plnet::PlNet;
+pub use random::Rng;
+pub use real::{Precision, Real};

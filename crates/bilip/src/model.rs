@@ -1,0 +1,674 @@
+//! The model file: explicit weights in a safetensors container, everything else as JSON in its metadata.
+//!
+//! A file is checked completely before any of it is used: container, format version, kind, sizes, shapes and types of
+//! every tensor, finite numbers, bounds, certificate. Memory stays proportional to the size of the file, which is
+//! limited. The stored certificate is taken over as it is (a proof takes longer than reading);
+//! [`Model::load_verified`] proves it anew. Saving goes through a temporary file and a rename.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{Read, Write};
+use std::path::Path;
+
+use faer::{Mat, MatRef};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+
+use crate::activation::Activation;
+use crate::bilipnet::BiLipNet;
+use crate::bounds::Bounds;
+use crate::certificate::{Certificate, LayerCertificate, LayerKind};
+use crate::error::{Error, Result};
+use crate::map::BiLipschitz;
+use crate::mlp::Mlp;
+use crate::monlip::{MonLip, MonLipExplicit};
+use crate::orthogonal::Orthogonal;
+use crate::partial::{PartialBiLipNet, PartialPlNet};
+use crate::plnet::PlNet;
+use crate::real::{Precision, Real};
+
+/// The version of the file format written here.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Files larger than this are refused: 4 GiB.
+pub const MAX_FILE_SIZE: u64 = 4 << 30;
+
+/// The metadata key that holds everything but the tensors.
+const KEY: &str = "bilip";
+
+/// A network of any kind, with weights of one precision.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Network<T> {
+    /// A monotone layer.
+    MonLip(MonLip<T>),
+    /// A bi-Lipschitz network.
+    BiLipNet(BiLipNet<T>),
+    /// A PL network.
+    PlNet(PlNet<T>),
+    /// A partial bi-Lipschitz network.
+    PartialBiLipNet(PartialBiLipNet<T>),
+    /// A partial PL network.
+    PartialPlNet(PartialPlNet<T>),
+}
+
+/// A network of any kind and precision.
+#[derive(Clone, Debug)]
+pub enum Stored {
+    /// Weights in f32.
+    F32(Network<f32>),
+    /// Weights in f64.
+    F64(Network<f64>),
+}
+
+/// What a model file holds: a network, and where it came from.
+///
+/// ```
+/// use bilip::{Activation, Bounds, Model, MonLip, MonLipFree, Network, Rng};
+/// let free = MonLipFree::random(2, &[8, 8], Bounds::new(0.5, 2.0)?, Activation::Relu, 1.0, &mut Rng::new(1))?;
+/// let model = Model::from(Network::MonLip(MonLip::<f32>::from_free(&free)?));
+/// let again = Model::from_bytes(&model.to_bytes()?)?;
+/// assert!(again.certificate().holds());
+/// # Ok::<(), bilip::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The network.
+    pub network: Stored,
+    /// Free text about its origin: who made it from what, by key.
+    pub provenance: BTreeMap<String, String>,
+}
+
+impl From<Network<f32>> for Model {
+    fn from(network: Network<f32>) -> Self {
+        Model { network: Stored::F32(network), provenance: BTreeMap::new() }
+    }
+}
+
+impl From<Network<f64>> for Model {
+    fn from(network: Network<f64>) -> Self {
+        Model { network: Stored::F64(network), provenance: BTreeMap::new() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    MonLip,
+    BiLipNet,
+    PlNet,
+    PartialBiLipNet,
+    PartialPlNet,
+}
+
+/// Sizes of a bias network's layers after its input.
+type MlpSizes = Vec<usize>;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    format_version: u32,
+    kind: Kind,
+    precision: Precision,
+    n: usize,
+    #[serde(default)]
+    parameters: usize,
+    bounds: Bounds,
+    blocks: Vec<Block>,
+    #[serde(default)]
+    offset: f64,
+    #[serde(default)]
+    known_minimizer: bool,
+    #[serde(default)]
+    orthogonal_bias_networks: Vec<MlpSizes>,
+    #[serde(default)]
+    hidden_bias_networks: Vec<MlpSizes>,
+    certificate: Certificate,
+    #[serde(default)]
+    provenance: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Block {
+    units: Vec<usize>,
+    activation: Activation,
+    bounds: Bounds,
+    psi: bool,
+}
+
+impl<T: Real> Network<T> {
+    fn kind(&self) -> Kind {
+        match self {
+            Network::MonLip(_) => Kind::MonLip,
+            Network::BiLipNet(_) => Kind::BiLipNet,
+            Network::PlNet(_) => Kind::PlNet,
+            Network::PartialBiLipNet(_) => Kind::PartialBiLipNet,
+            Network::PartialPlNet(_) => Kind::PartialPlNet,
+        }
+    }
+
+    /// The kind of network, in words.
+    pub fn kind_name(&self) -> &'static str {
+        match self.kind() {
+            Kind::MonLip => "monotone layer",
+            Kind::BiLipNet => "BiLipNet",
+            Kind::PlNet => "PLNet",
+            Kind::PartialBiLipNet => "partial BiLipNet",
+            Kind::PartialPlNet => "partial PLNet",
+        }
+    }
+
+    /// The dimension n of x.
+    pub fn dim(&self) -> usize {
+        match self {
+            Network::MonLip(l) => l.dim(),
+            Network::BiLipNet(g) => g.dim(),
+            Network::PlNet(f) => f.dim(),
+            Network::PartialBiLipNet(g) => g.dim(),
+            Network::PartialPlNet(f) => f.net().dim(),
+        }
+    }
+
+    /// What has been proved of the stored numbers.
+    pub fn certificate(&self) -> Certificate {
+        match self {
+            Network::MonLip(l) => l.certificate(),
+            Network::BiLipNet(g) => g.certificate(),
+            Network::PlNet(f) => f.certificate(),
+            Network::PartialBiLipNet(g) => g.certificate(),
+            Network::PartialPlNet(f) => f.certificate(),
+        }
+    }
+
+    /// As [`certificate`](Self::certificate), proved anew from the stored numbers.
+    pub fn verify(&self) -> Certificate {
+        match self {
+            Network::MonLip(l) => l.verify(),
+            Network::BiLipNet(g) => g.verify(),
+            Network::PlNet(f) => f.verify(),
+            Network::PartialBiLipNet(g) => g.verify(),
+            Network::PartialPlNet(f) => f.verify(),
+        }
+    }
+
+    fn net(&self) -> Option<&BiLipNet<T>> {
+        match self {
+            Network::MonLip(_) => None,
+            Network::BiLipNet(g) => Some(g),
+            Network::PlNet(f) => Some(f.net()),
+            Network::PartialBiLipNet(g) => Some(g.net()),
+            Network::PartialPlNet(f) => Some(f.net().net()),
+        }
+    }
+
+    fn partial(&self) -> Option<&PartialBiLipNet<T>> {
+        match self {
+            Network::PartialBiLipNet(g) => Some(g),
+            Network::PartialPlNet(f) => Some(f.net()),
+            _ => None,
+        }
+    }
+
+    fn monotone(&self) -> Vec<&MonLip<T>> {
+        match self {
+            Network::MonLip(l) => vec![l],
+            other => other.net().map_or(Vec::new(), |net| net.monotone().iter().collect()),
+        }
+    }
+
+    fn header(&self, provenance: &BTreeMap<String, String>) -> Header {
+        let sizes = |mlps: &[Mlp<T>]| {
+            mlps.iter().map(|mlp| mlp.layers().iter().map(|(w, _)| w.nrows()).collect()).collect()
+        };
+        let certificate = self.certificate();
+        Header {
+            format_version: FORMAT_VERSION,
+            kind: self.kind(),
+            precision: T::PRECISION,
+            n: self.dim(),
+            parameters: self.partial().map_or(0, |p| p.parameters()),
+            bounds: match self {
+                Network::MonLip(l) => l.design(),
+                other => other.net().map_or(Bounds::ISOMETRY, |net| net.claim()),
+            },
+            blocks: self
+                .monotone()
+                .iter()
+                .map(|l| Block {
+                    units: l.units().to_vec(),
+                    activation: l.activation(),
+                    bounds: l.design(),
+                    psi: l.psi().is_some(),
+                })
+                .collect(),
+            offset: match self {
+                Network::PlNet(f) => f.offset(),
+                Network::PartialPlNet(f) => f.offset(),
+                _ => 0.0,
+            },
+            known_minimizer: matches!(self, Network::PlNet(f) if f.minimizer().is_some()),
+            orthogonal_bias_networks: self.partial().map_or(Vec::new(), |p| sizes(p.orthogonal_bias())),
+            hidden_bias_networks: self.partial().map_or(Vec::new(), |p| sizes(p.hidden_bias())),
+            certificate,
+            provenance: provenance.clone(),
+        }
+    }
+
+    fn tensors(&self) -> Vec<(String, Vec<usize>, Vec<u8>)> {
+        let mut tensors = Tensors(Vec::new());
+        let partial = self.partial();
+        for (k, l) in self.monotone().into_iter().enumerate() {
+            for (j, v) in l.v().iter().enumerate() {
+                tensors.matrix(format!("monotone.{k}.v.{}", j + 2), v.as_ref());
+            }
+            tensors.matrix(format!("monotone.{k}.s"), l.s());
+            if let Some(psi) = l.psi() {
+                tensors.vector(format!("monotone.{k}.psi"), psi);
+            }
+            if partial.is_none() {
+                tensors.vector(format!("monotone.{k}.hidden_bias"), l.hidden_bias());
+            }
+            tensors.vector(format!("monotone.{k}.output_bias"), l.output_bias());
+        }
+        for (k, l) in self.net().map_or(&[][..], |net| net.orthogonal()).iter().enumerate() {
+            tensors.matrix(format!("orthogonal.{k}.weight"), l.matrix());
+            if partial.is_none() {
+                tensors.vector(format!("orthogonal.{k}.bias"), l.bias());
+            }
+        }
+        if let Some(partial) = partial {
+            for (which, mlps) in
+                [("orthogonal_bias", partial.orthogonal_bias()), ("hidden_bias", partial.hidden_bias())]
+            {
+                for (k, mlp) in mlps.iter().enumerate() {
+                    for (i, (weight, bias)) in mlp.layers().iter().enumerate() {
+                        tensors.matrix(format!("{which}.{k}.{i}.weight"), weight.as_ref());
+                        tensors.vector(format!("{which}.{k}.{i}.bias"), bias);
+                    }
+                }
+            }
+        }
+        if let Network::PlNet(f) = self
+            && let Some(x) = f.minimizer()
+        {
+            tensors.vector("minimizer".into(), x);
+        }
+        tensors.0
+    }
+
+    fn to_bytes(&self, provenance: &BTreeMap<String, String>) -> Result<Vec<u8>> {
+        let dtype = match T::PRECISION {
+            Precision::F32 => Dtype::F32,
+            Precision::F64 => Dtype::F64,
+        };
+        let header = serde_json::to_string(&self.header(provenance))
+            .map_err(|e| Error::file(format!("metadata cannot be written: {e}")))?;
+        let tensors = self.tensors();
+        let views = tensors
+            .iter()
+            .map(|(name, shape, bytes)| {
+                TensorView::new(dtype, shape.clone(), bytes)
+                    .map(|view| (name.as_str(), view))
+                    .map_err(|e| Error::file(format!("tensor {name}: {e}")))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let metadata = HashMap::from([(KEY.to_string(), header)]);
+        safetensors::serialize(views, Some(metadata)).map_err(|e| Error::file(e.to_string()))
+    }
+}
+
+struct Tensors(Vec<(String, Vec<usize>, Vec<u8>)>);
+
+impl Tensors {
+    fn matrix<T: Real>(&mut self, name: String, m: MatRef<'_, T>) {
+        let mut bytes = Vec::with_capacity(m.nrows() * m.ncols() * size_of::<T>());
+        for i in 0..m.nrows() {
+            for j in 0..m.ncols() {
+                m[(i, j)].write_le(&mut bytes);
+            }
+        }
+        self.0.push((name, vec![m.nrows(), m.ncols()], bytes));
+    }
+
+    fn vector<T: Real>(&mut self, name: String, v: &[T]) {
+        let mut bytes = Vec::with_capacity(size_of_val(v));
+        for value in v {
+            value.write_le(&mut bytes);
+        }
+        self.0.push((name, vec![v.len()], bytes));
+    }
+}
+
+impl Model {
+    /// What has been proved of the stored numbers.
+    pub fn certificate(&self) -> Certificate {
+        match &self.network {
+            Stored::F32(n) => n.certificate(),
+            Stored::F64(n) => n.certificate(),
+        }
+    }
+
+    /// As [`certificate`](Self::certificate), proved anew from the stored numbers.
+    pub fn verify(&self) -> Certificate {
+        match &self.network {
+            Stored::F32(n) => n.verify(),
+            Stored::F64(n) => n.verify(),
+        }
+    }
+
+    /// The dimension n of x.
+    pub fn dim(&self) -> usize {
+        match &self.network {
+            Stored::F32(n) => n.dim(),
+            Stored::F64(n) => n.dim(),
+        }
+    }
+
+    /// The contents of a model file.
+    ///
+    /// # Errors
+    /// Only if the container refuses them, which it does not for networks built here.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        match &self.network {
+            Stored::F32(n) => n.to_bytes(&self.provenance),
+            Stored::F64(n) => n.to_bytes(&self.provenance),
+        }
+    }
+
+    /// Reads the contents of a model file.
+    ///
+    /// # Errors
+    /// [`Error::ModelFile`] and others on anything that is not a complete, consistent model of this format version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let tensors = SafeTensors::deserialize(bytes)
+            .map_err(|e| Error::file(format!("not a complete safetensors file ({e})")))?;
+        let (_, metadata) = SafeTensors::read_metadata(bytes)
+            .map_err(|e| Error::file(format!("not a complete safetensors file ({e})")))?;
+        let text = metadata
+            .metadata()
+            .as_ref()
+            .and_then(|map| map.get(KEY))
+            .ok_or_else(|| Error::file("a safetensors file, but not a bilip model; `bilip import` reads weights of other programs"))?;
+        // The version first: a newer format may not parse as this one.
+        #[derive(Deserialize)]
+        struct Version {
+            format_version: u32,
+        }
+        let version: Version = serde_json::from_str(text).map_err(|e| Error::file(format!("metadata: {e}")))?;
+        if version.format_version != FORMAT_VERSION {
+            return Err(Error::file(format!(
+                "format version {} cannot be read by this release, which reads version {FORMAT_VERSION}",
+                version.format_version
+            )));
+        }
+        let header: Header = serde_json::from_str(text).map_err(|e| Error::file(format!("metadata: {e}")))?;
+        let provenance = header.provenance.clone();
+        let network = match header.precision {
+            Precision::F32 => Stored::F32(read(&header, Reader::new(&tensors))?),
+            Precision::F64 => Stored::F64(read(&header, Reader::new(&tensors))?),
+        };
+        Ok(Model { network, provenance })
+    }
+
+    /// Reads a model file, taking its certificate over as it is stored.
+    ///
+    /// # Errors
+    /// As for [`from_bytes`](Self::from_bytes), and when the file cannot be read or is larger than [`MAX_FILE_SIZE`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let io = |source| Error::Io { path: path.display().to_string(), source };
+        let file = std::fs::File::open(path).map_err(io)?;
+        let info = file.metadata().map_err(io)?;
+        if info.is_dir() {
+            return Err(Error::file(format!("{} is a directory", path.display())));
+        }
+        if info.len() > MAX_FILE_SIZE {
+            return Err(too_large(path));
+        }
+        // Reads grow with what is really there, so a length that lies costs nothing.
+        let mut bytes = Vec::new();
+        file.take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes).map_err(io)?;
+        if bytes.len() as u64 > MAX_FILE_SIZE {
+            return Err(too_large(path));
+        }
+        Self::from_bytes(&bytes)
+    }
+
+    /// Reads a model file and proves its bounds anew.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load), and [`Error::NotCertifiable`] when the claimed bounds cannot be proved.
+    pub fn load_verified(path: impl AsRef<Path>) -> Result<Self> {
+        let model = Self::load(path)?;
+        let certificate = model.verify();
+        if !certificate.holds() {
+            return Err(Error::NotCertifiable {
+                what: "model".into(),
+                reason: format!(
+                    "it claims ({}, {}), and {} can be proved",
+                    certificate.mu(),
+                    certificate.nu(),
+                    match certificate.certified() {
+                        Some(bounds) => format!("only ({}, {})", bounds.mu(), bounds.nu()),
+                        None => "nothing".into(),
+                    }
+                ),
+            });
+        }
+        Ok(model)
+    }
+
+    /// Writes a model file: to a temporary file beside it first, which then takes its place.
+    ///
+    /// # Errors
+    /// When the directory does not exist or cannot be written to, or the disk is full; the old file is then untouched.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let bytes = self.to_bytes()?;
+        let io = |source| Error::Io { path: path.display().to_string(), source };
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".bilip-").suffix(".tmp");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            // As for any new file; the umask takes its share.
+            builder.permissions(std::fs::Permissions::from_mode(0o666));
+        }
+        let mut file = builder.tempfile_in(directory).map_err(io)?;
+        file.write_all(&bytes).map_err(io)?;
+        file.as_file().sync_all().map_err(io)?;
+        file.persist(path).map_err(|e| io(e.error))?;
+        Ok(())
+    }
+}
+
+fn too_large(path: &Path) -> Error {
+    Error::file(format!("{} is larger than {} GiB", path.display(), MAX_FILE_SIZE >> 30))
+}
+
+/// Takes tensors out of a file, each once.
+struct Reader<'a> {
+    tensors: &'a SafeTensors<'a>,
+    used: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn new(tensors: &'a SafeTensors<'a>) -> Self {
+        Reader { tensors, used: 0 }
+    }
+
+    fn values<T: Real>(&mut self, name: &str, shape: &[usize]) -> Result<Vec<T>> {
+        let view = self
+            .tensors
+            .tensor(name)
+            .map_err(|_| Error::file(format!("tensor {name} is missing")))?;
+        if view.shape() != shape {
+            return Err(Error::file(format!(
+                "tensor {name}: expected shape {shape:?}, found {:?}",
+                view.shape()
+            )));
+        }
+        let expected = match T::PRECISION {
+            Precision::F32 => Dtype::F32,
+            Precision::F64 => Dtype::F64,
+        };
+        if view.dtype() != expected {
+            return Err(Error::file(format!("tensor {name}: expected {expected:?}, found {:?}", view.dtype())));
+        }
+        self.used += 1;
+        let values: Vec<T> = match T::PRECISION {
+            Precision::F32 => view
+                .data()
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|b| T::round_from(f64::from(f32::from_le_bytes(*b))))
+                .collect(),
+            Precision::F64 => {
+                view.data().as_chunks::<8>().0.iter().map(|b| T::round_from(f64::from_le_bytes(*b))).collect()
+            }
+        };
+        crate::error::check_finite(&format!("tensor {name}"), &values)?;
+        Ok(values)
+    }
+
+    fn matrix<T: Real>(&mut self, name: &str, rows: usize, cols: usize) -> Result<Mat<T>> {
+        let values = self.values::<T>(name, &[rows, cols])?;
+        Ok(Mat::from_fn(rows, cols, |i, j| values[i * cols + j]))
+    }
+
+    /// Every tensor of the file must have been asked for.
+    fn finish(&self) -> Result<()> {
+        if self.used != self.tensors.len() {
+            return Err(Error::file(format!(
+                "{} tensors that do not belong to the model",
+                self.tensors.len() - self.used
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn read<T: Real>(header: &Header, mut reader: Reader<'_>) -> Result<Network<T>> {
+    let n = header.n;
+    let blocks = header.blocks.len();
+    if n == 0 {
+        return Err(Error::file("n = 0"));
+    }
+    if header.kind == Kind::MonLip && blocks != 1 {
+        return Err(Error::file(format!("a monotone layer needs one block, found {blocks}")));
+    }
+    let partial = matches!(header.kind, Kind::PartialBiLipNet | Kind::PartialPlNet);
+    let certificates = layer_certificates(header)?;
+
+    let mut monotone = Vec::new();
+    for (k, block) in header.blocks.iter().enumerate() {
+        let m = block
+            .units
+            .iter()
+            .try_fold(0usize, |sum, u| sum.checked_add(*u))
+            .filter(|m| *m > 0)
+            .ok_or_else(|| Error::file(format!("block {k}: hidden widths {:?}", block.units.iter().take(8))))?;
+        let mut v = Vec::new();
+        for j in 1..block.units.len() {
+            v.push(reader.matrix(&format!("monotone.{k}.v.{}", j + 1), block.units[j], block.units[j - 1])?);
+        }
+        let explicit = MonLipExplicit {
+            bounds: block.bounds,
+            activation: block.activation,
+            v,
+            s: reader.matrix(&format!("monotone.{k}.s"), m, n)?,
+            psi: match block.psi {
+                true => Some(reader.values(&format!("monotone.{k}.psi"), &[m])?),
+                false => None,
+            },
+            hidden_bias: match partial {
+                true => vec![T::zero(); m],
+                false => reader.values(&format!("monotone.{k}.hidden_bias"), &[m])?,
+            },
+            output_bias: reader.values(&format!("monotone.{k}.output_bias"), &[n])?,
+        };
+        let at = if header.kind == Kind::MonLip { 0 } else { 2 * k + 1 };
+        monotone.push(MonLip::assemble(explicit, certificates[at].clone())?);
+    }
+    if header.kind == Kind::MonLip {
+        reader.finish()?;
+        let layer = monotone.pop().ok_or_else(|| Error::file("no block"))?;
+        if layer.design() != header.bounds {
+            return Err(Error::file("the bounds of the layer and of the model differ"));
+        }
+        return Ok(Network::MonLip(layer));
+    }
+
+    let mut orthogonal = Vec::new();
+    for k in 0..=blocks {
+        let matrix = reader.matrix(&format!("orthogonal.{k}.weight"), n, n)?;
+        let bias = match partial {
+            true => vec![T::zero(); n],
+            false => reader.values(&format!("orthogonal.{k}.bias"), &[n])?,
+        };
+        orthogonal.push(Orthogonal::assemble(matrix, bias, certificates[2 * k].clone())?);
+    }
+    let net = BiLipNet::with_claim(orthogonal, monotone, header.bounds)?;
+    let network = if partial {
+        let mut mlps = |which: &str, sizes: &[MlpSizes]| -> Result<Vec<Mlp<T>>> {
+            sizes
+                .iter()
+                .enumerate()
+                .map(|(k, sizes)| {
+                    let mut before = header.parameters;
+                    let mut layers = Vec::new();
+                    for (i, &size) in sizes.iter().enumerate() {
+                        layers.push((
+                            reader.matrix(&format!("{which}.{k}.{i}.weight"), size, before)?,
+                            reader.values(&format!("{which}.{k}.{i}.bias"), &[size])?,
+                        ));
+                        before = size;
+                    }
+                    Mlp::new(layers)
+                })
+                .collect()
+        };
+        let orthogonal_bias = mlps("orthogonal_bias", &header.orthogonal_bias_networks)?;
+        let hidden_bias = mlps("hidden_bias", &header.hidden_bias_networks)?;
+        let net = PartialBiLipNet::new(net, orthogonal_bias, hidden_bias)?;
+        match header.kind {
+            Kind::PartialPlNet => Network::PartialPlNet(PartialPlNet::new(net, header.offset)?),
+            _ => Network::PartialBiLipNet(net),
+        }
+    } else {
+        match header.kind {
+            Kind::PlNet if header.known_minimizer => {
+                let x = reader.values("minimizer", &[n])?;
+                Network::PlNet(PlNet::with_minimizer(net, header.offset, x)?)
+            }
+            Kind::PlNet => Network::PlNet(PlNet::new(net, header.offset)?),
+            _ => Network::BiLipNet(net),
+        }
+    };
+    reader.finish()?;
+    Ok(network)
+}
+
+/// The stored certificates of the layers, after checking that they belong to these layers and agree with themselves.
+fn layer_certificates(header: &Header) -> Result<Vec<LayerCertificate>> {
+    let layers = header.certificate.layers();
+    let expected = if header.kind == Kind::MonLip { 1 } else { 2 * header.blocks.len() + 1 };
+    if layers.len() != expected {
+        return Err(Error::file(format!("certificate of {} layers, the model has {expected}", layers.len())));
+    }
+    for (k, layer) in layers.iter().enumerate() {
+        let orthogonal = header.kind != Kind::MonLip && k % 2 == 0;
+        let consistent = if orthogonal {
+            layer.is_consistent(LayerKind::Orthogonal, None)
+        } else {
+            layer.is_consistent(LayerKind::MonLip, Some(header.blocks[k / 2].bounds))
+        };
+        if !consistent {
+            return Err(Error::file(format!("the certificate of layer {k} contradicts the model or itself")));
+        }
+    }
+    Ok(layers.to_vec())
+}

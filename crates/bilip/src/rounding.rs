@@ -1,0 +1,340 @@
+//! Evaluation with a proved bound on its own rounding error, at two prices.
+//!
+//! *Plain*: the ordinary f64 forward pass, with an a-priori bound from the norms of the weights and the size of the
+//! hidden state (Higham's γ_k; any order of summation, fused or not).
+//! *Accurate*: the same pass in double-double arithmetic (error-free products and sums), about ten times the cost,
+//! for the rows whose plain bound is not good enough; its error is quadratic in the unit roundoff for piecewise
+//! linear activations and a few roundings of the activation otherwise.
+//!
+//! Inside a monotone layer a perturbation `e` of the pre-activations moves the hidden state by `w = D(Vw + e)` with
+//! slopes `0 ⪯ D ⪯ I`. Then `⟨w, Vw + e − w⟩ ≥ 0`, so `‖Sᵀw‖² ≤ wᵀ(I − (V+Vᵀ)/2)w ≤ ⟨w, e⟩ ≤ a‖e‖²` with `‖w‖ ≤ a‖e‖`
+//! by recursion over the layers: the output feels only the square root of the amplification `a`. Between layers an
+//! error grows by the certified ν.
+//!
+//! The elementary functions of the platform's libm are taken to be accurate to 4 units in the last place, which the
+//! common ones (glibc, musl, Apple, MSVC) meet with room to spare.
+
+use faer::{MatMut, MatRef};
+
+use crate::activation::Activation;
+use crate::bias::Bias;
+use crate::certificate::rounding_up::gamma;
+use crate::map::{BiLipschitz, LayerRef, Stack};
+use crate::monlip::{Buffers, MonLip, Record};
+use crate::orthogonal::Orthogonal;
+use crate::real::UNIT_ROUNDOFF;
+
+/// Guards the norms and sums below, themselves computed in f64 from at most a few thousand terms.
+const SAFETY: f64 = 1.0 + 1e-9;
+
+/// Reusable buffers of [`evaluate_block`].
+#[derive(Default)]
+pub(crate) struct EvaluateBuffers {
+    hidden: Buffers<f64>,
+    scratch: Vec<f64>,
+    hidden_norm2: Vec<f64>,
+}
+
+/// `G(x)` and a bound on the Euclidean error of each row.
+pub(crate) fn evaluate(stack: &Stack<'_, f64>, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let mut y = x.to_vec();
+    let mut errors = vec![0.0; x.len() / stack.n];
+    evaluate_block(stack, &mut y, &mut errors, &mut EvaluateBuffers::default());
+    (y, errors)
+}
+
+/// As [`evaluate`], in place and without allocating when the buffers have been used before.
+///
+/// The columns are those of the stack's batch, in order.
+pub(crate) fn evaluate_block(
+    stack: &Stack<'_, f64>,
+    x: &mut [f64],
+    errors: &mut [f64],
+    buffers: &mut EvaluateBuffers,
+) {
+    let (n, columns) = (stack.n, errors.len());
+    errors.fill(0.0);
+    buffers.scratch.resize(x.len(), 0.0);
+    buffers.hidden_norm2.resize(columns, 0.0);
+    for (k, layer) in stack.layers.iter().enumerate() {
+        let bias = stack.bias(k);
+        let from = MatRef::from_column_major_slice(&*x, n, columns);
+        let to = MatMut::from_column_major_slice_mut(&mut buffers.scratch, n, columns);
+        match layer {
+            LayerRef::Orthogonal(l) => l.forward_cols(from, to, bias),
+            LayerRef::MonLip(l) => {
+                let record =
+                    Record { slopes: None, hidden_norm2: Some(&mut buffers.hidden_norm2[..columns]) };
+                l.forward_cols(from, to, bias, &mut buffers.hidden, record);
+            }
+        }
+        for j in 0..columns {
+            let size = norm(&x[j * n..(j + 1) * n]) * SAFETY;
+            let bias_error = stack.biases.as_ref().map_or(0.0, |b| b.errors[k][j]);
+            errors[j] = SAFETY
+                * match layer {
+                    LayerRef::Orthogonal(l) => {
+                        let nu = l.bounds().nu();
+                        nu * errors[j]
+                            + gamma(n + 8) * ((n as f64).sqrt() * nu * size + norm(bias.column(j)))
+                            + bias_error
+                    }
+                    LayerRef::MonLip(l) => {
+                        let hidden = buffers.hidden_norm2[j].sqrt() * SAFETY;
+                        let sizes = Sizes { input: size, hidden, bias: norm(bias.column(j)) };
+                        l.bounds().nu() * errors[j] + plain_error(l, &sizes, bias_error)
+                    }
+                };
+        }
+        x.copy_from_slice(&buffers.scratch);
+    }
+}
+
+struct Sizes {
+    input: f64,
+    hidden: f64,
+    bias: f64,
+}
+
+/// Rounding error of one monotone layer evaluated in f64.
+fn plain_error(layer: &MonLip<f64>, sizes: &Sizes, bias_error: f64) -> f64 {
+    let widest = layer.units().iter().copied().max().unwrap_or(0);
+    let n = layer.dim();
+    // The constants cover the gains (two roundings each), the bias, ψ, the activation (≤ 4 ulp) and its argument.
+    propagate(layer, sizes, bias_error, gamma(widest + n + 32), gamma(layer.hidden() + n + 32))
+}
+
+/// Output error from relative errors `inner` of the pre-activations and `outer` of the output sum.
+fn propagate(layer: &MonLip<f64>, sizes: &Sizes, bias_error: f64, inner: f64, outer: f64) -> f64 {
+    let norms = layer.norms();
+    let (gain_in, gain_out) = layer.gains();
+    let pre = norms.v_frobenius * sizes.hidden + gain_in * norms.s_frobenius * sizes.input + sizes.bias;
+    let local = inner * pre + bias_error;
+    let output = outer
+        * (layer.design().mu() * sizes.input
+            + gain_out * norms.s_frobenius * sizes.hidden
+            + norm(layer.output_bias()));
+    (gain_out * through_output(layer, local) + output) * SAFETY
+}
+
+/// Bound on `‖Sᵀw‖` for `w = D(Vw + e)`, `‖e‖ = local`.
+fn through_output(layer: &MonLip<f64>, local: f64) -> f64 {
+    let norms = layer.norms();
+    let direct = norms.s2 * norms.amplification * local;
+    if layer.layer_certificate().holds() {
+        direct.min(norms.amplification.sqrt() * local)
+    } else {
+        direct
+    }
+}
+
+pub(crate) fn norm(v: &[f64]) -> f64 {
+    v.iter().map(|v| v * v).sum::<f64>().sqrt()
+}
+
+/// A vector as an unevaluated sum of two: `hi + lo`.
+#[derive(Clone)]
+struct Pair {
+    hi: Vec<f64>,
+    lo: Vec<f64>,
+}
+
+/// `G(x) − y` for the single row of the stack's batch, with a bound on its Euclidean error.
+pub(crate) fn accurate_residual(stack: &Stack<'_, f64>, x: &[f64], y: &[f64]) -> (Vec<f64>, f64) {
+    let n = stack.n;
+    let mut at = Pair { hi: x.to_vec(), lo: vec![0.0; n] };
+    let mut error = 0.0;
+    for (k, layer) in stack.layers.iter().enumerate() {
+        let bias = stack.bias(k);
+        let bias_error = stack.biases.as_ref().map_or(0.0, |b| b.errors[k][0]);
+        let (next, local) = match layer {
+            LayerRef::Orthogonal(l) => orthogonal(l, &at, bias, bias_error),
+            LayerRef::MonLip(l) => monlip(l, &at, bias, bias_error),
+        };
+        error = (layer.bounds().nu() * error + local) * SAFETY;
+        at = next;
+    }
+    let residual: Vec<f64> = (0..n).map(|i| (at.hi[i] - y[i]) + at.lo[i]).collect();
+    let error = error + 4.0 * UNIT_ROUNDOFF * norm(&residual);
+    (residual, error * SAFETY)
+}
+
+/// Relative error of a double-double sum of `k` products: `3k²u²` (Ogita, Rump, Oishi 2005), with room.
+pub(crate) fn double_gamma(k: usize) -> f64 {
+    let ku = (k as f64 + 8.0) * UNIT_ROUNDOFF;
+    8.0 * ku * ku
+}
+
+fn orthogonal(layer: &Orthogonal<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error: f64) -> (Pair, f64) {
+    let n = layer.dim();
+    let bias = bias.column(0);
+    let mut y = Pair { hi: bias.to_vec(), lo: vec![0.0; n] };
+    add_product(layer.matrix(), &x.hi, &x.lo, &mut y.hi, &mut y.lo);
+    renormalize(&mut y);
+    let nu = layer.bounds().nu();
+    let size = norm(&x.hi) * SAFETY;
+    let error = double_gamma(n) * ((n as f64).sqrt() * nu * size + norm(bias)) + bias_error;
+    (y, error)
+}
+
+fn monlip(layer: &MonLip<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error: f64) -> (Pair, f64) {
+    let w = &*layer.weights;
+    let n = w.n;
+    let bias = bias.column(0);
+    let gamma = two_sum(w.design.nu(), -w.design.mu());
+    let gain_in = sqrt_pair(2.0 * gamma.0, 2.0 * gamma.1);
+    let gain_out = sqrt_pair(0.5 * gamma.0, 0.5 * gamma.1);
+    let scaled = Pair {
+        hi: (0..n).map(|i| times(x.hi[i], x.lo[i], gain_in).0).collect(),
+        lo: (0..n).map(|i| times(x.hi[i], x.lo[i], gain_in).1).collect(),
+    };
+    let mut sums = Pair { hi: vec![0.0; n], lo: vec![0.0; n] };
+    let mut previous = Pair { hi: vec![], lo: vec![] };
+    let (mut hidden_norm2, mut pre_norm2) = (0.0, 0.0);
+    for (k, &m) in w.units.iter().enumerate() {
+        let range = w.offsets[k]..w.offsets[k] + m;
+        let s = w.s.as_ref().subrows(w.offsets[k], m);
+        let mut z = Pair { hi: bias[range.clone()].to_vec(), lo: vec![0.0; m] };
+        add_product(s, &scaled.hi, &scaled.lo, &mut z.hi, &mut z.lo);
+        if k > 0 {
+            add_product(w.v[k - 1].as_ref(), &previous.hi, &previous.lo, &mut z.hi, &mut z.lo);
+        }
+        renormalize(&mut z);
+        pre_norm2 += z.hi.iter().map(|v| v * v).sum::<f64>();
+        let psi = w.psi.as_ref().map(|psi| &psi[range.clone()]);
+        activate(w.activation, &mut z, psi);
+        hidden_norm2 += z.hi.iter().map(|v| v * v).sum::<f64>();
+        for j in 0..n {
+            let column = s.col(j);
+            let (hi, lo) = (0..m).fold((sums.hi[j], sums.lo[j]), |(hi, lo), i| {
+                let (p, e) = two_product(column[i], z.hi[i]);
+                let (hi, e2) = two_sum(hi, p);
+                (hi, lo + (e + e2 + column[i] * z.lo[i]))
+            });
+            (sums.hi[j], sums.lo[j]) = (hi, lo);
+        }
+        previous = z;
+    }
+    let mut y = Pair { hi: vec![0.0; n], lo: vec![0.0; n] };
+    for i in 0..n {
+        let (hi, lo) = two_sum(sums.hi[i], sums.lo[i]);
+        let (a, a_lo) = times(hi, lo, gain_out);
+        let (b, b_lo) = times(x.hi[i], x.lo[i], (w.design.mu(), 0.0));
+        let (sum, e1) = two_sum(a, b);
+        let (sum, e2) = two_sum(sum, w.output_bias[i]);
+        y.hi[i] = sum;
+        y.lo[i] = e1 + e2 + a_lo + b_lo;
+    }
+    renormalize(&mut y);
+
+    let sizes = Sizes {
+        input: norm(&x.hi) * SAFETY,
+        hidden: hidden_norm2.sqrt() * SAFETY,
+        bias: norm(bias),
+    };
+    let widest = w.units.iter().copied().max().unwrap_or(0);
+    let mut error = propagate(
+        layer,
+        &sizes,
+        bias_error,
+        double_gamma(widest + n),
+        double_gamma(layer.hidden() + n),
+    );
+    if !w.activation.is_homogeneous() {
+        // The activation itself is only good to a few units in the last place of z and of its argument.
+        let own = 8.0 * UNIT_ROUNDOFF * (sizes.hidden + pre_norm2.sqrt() * SAFETY);
+        let norms = layer.norms();
+        let v2 = norms.v2.iter().copied().fold(0.0, f64::max);
+        let (_, gain_out) = layer.gains();
+        error += gain_out * (through_output(layer, v2 * own) + norms.s2 * own) * SAFETY;
+    }
+    (y, error)
+}
+
+fn activate(activation: Activation, z: &mut Pair, psi: Option<&[f64]>) {
+    for i in 0..z.hi.len() {
+        let (hi, lo) = (z.hi[i], z.lo[i]);
+        (z.hi[i], z.lo[i]) = match activation {
+            Activation::Identity => (hi, lo),
+            // After renormalisation the sign of the sum is the sign of its head.
+            Activation::Relu if hi > 0.0 => (hi, lo),
+            Activation::Relu => (0.0, 0.0),
+            Activation::LeakyRelu(_) if hi > 0.0 => (hi, lo),
+            Activation::LeakyRelu(slope) => times(hi, lo, (slope.get(), 0.0)),
+            smooth => {
+                let psi = psi.map_or(1.0, |p| p[i]);
+                (psi * smooth.value(hi / psi), smooth.derivative(hi / psi) * lo)
+            }
+        };
+    }
+}
+
+/// `acc += A (x_hi + x_lo)` in double-double arithmetic.
+pub(crate) fn add_product(a: MatRef<'_, f64>, x_hi: &[f64], x_lo: &[f64], acc_hi: &mut [f64], acc_lo: &mut [f64]) {
+    let rows = a.nrows();
+    pulp::Arch::new().dispatch(|| {
+        for j in 0..a.ncols() {
+            let (x, x_low) = (x_hi[j], x_lo[j]);
+            if x == 0.0 && x_low == 0.0 {
+                continue;
+            }
+            let (hi, lo) = (&mut acc_hi[..rows], &mut acc_lo[..rows]);
+            let mut step = |i: usize, entry: f64| {
+                let (p, e) = two_product(entry, x);
+                let (s, e2) = two_sum(hi[i], p);
+                hi[i] = s;
+                lo[i] += e + e2 + entry * x_low;
+            };
+            match a.col(j).try_as_col_major() {
+                Some(column) => {
+                    let column = &column.as_slice()[..rows];
+                    for i in 0..rows {
+                        step(i, column[i]);
+                    }
+                }
+                None => {
+                    for i in 0..rows {
+                        step(i, a[(i, j)]);
+                    }
+                }
+            }
+        }
+    });
+}
+
+fn renormalize(v: &mut Pair) {
+    for (hi, lo) in v.hi.iter_mut().zip(&mut v.lo) {
+        (*hi, *lo) = two_sum(*hi, *lo);
+    }
+}
+
+/// `a + b` as head and exact tail.
+#[inline(always)]
+pub(crate) fn two_sum(a: f64, b: f64) -> (f64, f64) {
+    let s = a + b;
+    let t = s - a;
+    (s, (a - (s - t)) + (b - t))
+}
+
+/// `a · b` as head and exact tail.
+#[inline(always)]
+fn two_product(a: f64, b: f64) -> (f64, f64) {
+    let p = a * b;
+    (p, a.mul_add(b, -p))
+}
+
+/// `(hi + lo)·c` in double-double.
+fn times(hi: f64, lo: f64, c: (f64, f64)) -> (f64, f64) {
+    let (p, e) = two_product(hi, c.0);
+    two_sum(p, e + (hi * c.1 + lo * c.0))
+}
+
+/// `√(hi + lo)` in double-double: one Newton step from the rounded root.
+fn sqrt_pair(hi: f64, lo: f64) -> (f64, f64) {
+    let r = hi.sqrt();
+    if r == 0.0 {
+        return (0.0, 0.0);
+    }
+    let (p, e) = two_product(r, r);
+    two_sum(r, ((hi - p) - e + lo) / (2.0 * r))
+}
