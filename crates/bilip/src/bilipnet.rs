@@ -181,7 +181,7 @@ fn inner_bounds<T: Real>(
     claim: Bounds,
 ) -> Result<Vec<Bounds>> {
     if shares.is_empty() {
-        return Ok(Vec::new());
+        return Err(Error::setting("blocks", 0, "a network needs at least one monotone layer"));
     }
     let product = |f: &dyn Fn(&Bounds) -> f64| shares.iter().map(f).product::<f64>();
     let (mu, nu) = (product(&|b| b.mu()), product(&|b| b.nu()));
@@ -221,10 +221,10 @@ fn inner_bounds<T: Real>(
                 Bounds::new(low, high)
             })
             .collect::<Result<Vec<_>>>()?;
-        let mut total = orthogonal[0].bounds();
-        for b in orthogonal[1..].iter().map(|l| l.bounds()).chain(inner.iter().copied()) {
-            total = total.compose(&b)?;
-        }
+        // In the order of the layers, as the certificate will multiply them.
+        let total = Bounds::product(
+            orthogonal.iter().enumerate().flat_map(|(k, l)| [Some(l.bounds()), inner.get(k).copied()]).flatten(),
+        )?;
         if total.imply(&claim) {
             return Ok(inner);
         }

@@ -129,6 +129,16 @@ impl Bounds {
         )
     }
 
+    /// Bounds of a sequence of maps applied after one another; those of a single map are its own.
+    ///
+    /// # Errors
+    /// As for [`compose`](Self::compose).
+    pub fn product(maps: impl IntoIterator<Item = Bounds>) -> Result<Bounds> {
+        let mut maps = maps.into_iter();
+        let first = maps.next().unwrap_or(Bounds::ISOMETRY);
+        maps.try_fold(first, |product, next| product.compose(&next))
+    }
+
     /// Whether these bounds imply `claim`, that is `μ ≥ claim.μ` and `ν ≤ claim.ν`.
     pub fn imply(&self, claim: &Bounds) -> bool {
         self.mu >= claim.mu && self.nu <= claim.nu

@@ -178,7 +178,7 @@ mod tests {
                 let tall = cayley(f.as_ref()).unwrap();
                 assert!(orthonormality_defect(tall.as_ref()) < 100.0 * f64::EPSILON * rows as f64);
                 let wide = cayley(f.transpose()).unwrap();
-                assert_eq!(wide.transpose(), tall);
+                assert!((wide.transpose() - &tall).norm_max() < 100.0 * f64::EPSILON * rows as f64);
             }
         }
     }

@@ -129,11 +129,11 @@ pub struct Certificate {
 
 impl Certificate {
     pub(crate) fn from_layers(layers: Vec<LayerCertificate>, claim: Bounds) -> Self {
-        let supported = layers.iter().try_fold(Bounds::ISOMETRY, |product, layer| {
-            // The first factor is exact, so that a single layer keeps its own bounds.
-            let bounds = layer.supported()?;
-            if product == Bounds::ISOMETRY { Ok(bounds) } else { product.compose(&bounds) }
-        });
+        let supported = layers
+            .iter()
+            .map(|layer| layer.supported())
+            .collect::<Result<Vec<_>>>()
+            .and_then(Bounds::product);
         let (certified_mu, certified_nu) = match &supported {
             Ok(b) => (b.mu(), b.nu()),
             Err(_) => (

@@ -3,6 +3,7 @@
 use faer::{Mat, MatRef};
 
 use super::psd::{frobenius_upper, norm2_upper};
+use crate::parallel;
 
 /// Upper bounds on norms of the stored `V` and `S`.
 #[derive(Clone, Debug)]
@@ -23,13 +24,22 @@ pub(crate) struct Norms {
 
 impl Norms {
     pub(crate) fn new(v: &[Mat<f64>], s: MatRef<'_, f64>, units: &[usize]) -> Self {
-        let v2: Vec<f64> = v.iter().map(|v| norm2_upper(v.as_ref())).collect();
-        let mut at = 0;
-        let mut s_blocks = Vec::with_capacity(units.len());
-        for m in units {
-            s_blocks.push(norm2_upper(s.subrows(at, *m)));
-            at += m;
-        }
+        let offsets: Vec<usize> = units
+            .iter()
+            .scan(0, |at, m| {
+                *at += m;
+                Some(*at - m)
+            })
+            .collect();
+        let mut norms = parallel::map(v.len() + units.len(), |job| match v.get(job) {
+            Some(v) => norm2_upper(v.as_ref()),
+            None => {
+                let k = job - v.len();
+                norm2_upper(s.subrows(offsets[k], units[k]))
+            }
+        });
+        let s_blocks = norms.split_off(v.len());
+        let v2 = norms;
         // ‖w_k‖ ≤ ‖e_k‖ + ‖V_k‖‖w_{k−1}‖: the Frobenius norm of the matrix of products of the ‖V_k‖.
         let mut square = 0.0;
         for from in 0..units.len() {

@@ -2,6 +2,9 @@
 //!
 //! With `b_z = (√(2γ)/μ)S(y − b_y) + b̂`, the hidden state of `x = F⁻¹(y)` is the zero of `A + B + C` where
 //! `A(z) = (I − V)z − b_z`, `B = ∂f` with `prox_f^1 = σ̂`, `C(z) = (γ/μ)SSᵀz`; then `x = (y − b_y − √(γ/2)Sᵀz)/μ`.
+//!
+//! `b_z` and `C(z)` are both of size τ and nearly cancel, so neither is ever formed: with `x(z)` as above,
+//! `b_z − C(z) = √(2γ)S x(z) + b̂`, which is exact algebra, harmless in rounding, and leaves `x(z)` as a by-product.
 
 use faer::linalg::matmul::matmul;
 use faer::linalg::solvers::Solve;
@@ -117,37 +120,38 @@ struct DavisYinState<'a> {
 
 impl Iteration for DavisYinState<'_> {
     fn step(&mut self, active: usize, _residual: &[f64]) {
-        let HiddenState { layer, alpha, u, z, bias, small, work, n, m, .. } = &mut self.state;
-        let (alpha, n, m) = (*alpha, *n, *m);
+        let relaxation = self.relaxation;
+        let len = self.state.m * active;
+        let alpha = self.state.alpha;
+        // z½ = prox(u) and x(z½), which is the candidate.
+        prox_columns(self.state.layer, alpha, &self.state.u[..len], &mut self.state.z[..len]);
+        self.state.update_x(active);
+        let HiddenState { layer, u, z, x, bias, work, n, m, .. } = &mut self.state;
+        let (n, m) = (*n, *m);
         let w = &*layer.weights;
-        // z½ = prox(u), and −(α/(1+α))(γ/μ)Sᵀz½.
-        prox_columns(layer, alpha, &u[..m * active], &mut z[..m * active]);
-        let half = MatRef::from_column_major_slice(&z[..m * active], m, active);
-        let mut t = MatMut::from_column_major_slice_mut(&mut small[..n * active], n, active);
-        let ratio = w.design.gap() / w.design.mu();
         let share = alpha / (1.0 + alpha);
-        matmul(t.as_mut(), Accum::Replace, w.s.transpose(), half, -share * ratio, Par::Seq);
-        let t = t.as_ref();
-        // Down the layers: z_k = (2z½_k − u_k + α(b_k − (γ/μ)S_kSᵀz½ + V_k z_{k−1}))/(1+α).
+        let (gain_in, _) = layer.gains();
+        let x = MatRef::from_column_major_slice(&x[..n * active], n, active);
+        // Down the layers: z_k = (2z½_k − u_k + α(b̂_k + √(2γ)S_k x(z½) + V_k z_{k−1}))/(1+α).
         for (k, &width) in w.units.iter().enumerate() {
             let offset = w.offsets[k];
             let [current, previous] = work;
             let block = &mut current[..width * active];
-            combine(block, width, active, offset, m, z, u, bias, alpha);
+            combine(block, Rows { width, offset, m }, z, u, bias.view(m), alpha);
             let mut next = MatMut::from_column_major_slice_mut(block, width, active);
-            matmul(next.as_mut(), Accum::Add, w.s.as_ref().subrows(offset, width), t, 1.0, Par::Seq);
+            matmul(next.as_mut(), Accum::Add, w.s.as_ref().subrows(offset, width), x, share * gain_in, Par::Seq);
             if k > 0 {
                 let before = w.units[k - 1];
                 let z_before = MatRef::from_column_major_slice(&previous[..before * active], before, active);
                 matmul(next.as_mut(), Accum::Add, w.v[k - 1].as_ref(), z_before, share, Par::Seq);
             }
-            relax(&current[..width * active], width, active, offset, m, z, u, self.relaxation);
+            relax(&current[..width * active], Rows { width, offset, m }, z, u, relaxation);
             work.swap(0, 1);
         }
     }
 
     fn candidate(&mut self, active: usize, x: &mut [f64]) {
-        self.state.candidate_from_prox(active, x);
+        self.state.last_x(active, x);
     }
 
     fn swap(&mut self, a: usize, b: usize) {
@@ -155,25 +159,23 @@ impl Iteration for DavisYinState<'_> {
     }
 }
 
-/// `block ← (2z − u + αb)/(1+α)` on the rows of one hidden layer.
-#[allow(clippy::too_many_arguments)]
-fn combine(
-    block: &mut [f64],
+/// The rows of one hidden layer among all `m`.
+#[derive(Clone, Copy)]
+struct Rows {
     width: usize,
-    active: usize,
     offset: usize,
     m: usize,
-    z: &[f64],
-    u: &[f64],
-    b: &[f64],
-    alpha: f64,
-) {
+}
+
+/// `block ← (2z − u + αb̂)/(1+α)` on the rows of one hidden layer.
+fn combine(block: &mut [f64], rows: Rows, z: &[f64], u: &[f64], bias: Bias<'_, f64>, alpha: f64) {
+    let Rows { width, offset, m } = rows;
     let inverse = 1.0 / (1.0 + alpha);
     pulp::Arch::new().dispatch(|| {
-        for j in 0..active {
+        for (j, out) in block.chunks_exact_mut(width).enumerate() {
             let at = j * m + offset;
-            let out = &mut block[j * width..(j + 1) * width];
-            let (z, u, b) = (&z[at..at + width], &u[at..at + width], &b[at..at + width]);
+            let (z, u) = (&z[at..at + width], &u[at..at + width]);
+            let b = &bias.column(j)[offset..offset + width];
             for i in 0..width {
                 out[i] = (2.0 * z[i] - u[i] + alpha * b[i]) * inverse;
             }
@@ -182,21 +184,11 @@ fn combine(
 }
 
 /// `u ← u + λ(block − z)` on the rows of one hidden layer.
-#[allow(clippy::too_many_arguments)]
-fn relax(
-    block: &[f64],
-    width: usize,
-    active: usize,
-    offset: usize,
-    m: usize,
-    z: &[f64],
-    u: &mut [f64],
-    relaxation: f64,
-) {
+fn relax(block: &[f64], rows: Rows, z: &[f64], u: &mut [f64], relaxation: f64) {
+    let Rows { width, offset, m } = rows;
     pulp::Arch::new().dispatch(|| {
-        for j in 0..active {
+        for (j, block) in block.chunks_exact(width).enumerate() {
             let at = j * m + offset;
-            let block = &block[j * width..(j + 1) * width];
             let (z, u) = (&z[at..at + width], &mut u[at..at + width]);
             for i in 0..width {
                 u[i] += relaxation * (block[i] - z[i]);
@@ -229,20 +221,34 @@ fn prox_columns(layer: &MonLip<f64>, alpha: f64, u: &[f64], z: &mut [f64]) {
     }
 }
 
-/// What every method in the hidden state shares: `u`, `z`, `b_z`, all `m × columns`, and buffers.
+/// The hidden bias of a block's columns, which move about as rows finish.
+enum HiddenBias<'a> {
+    Shared(&'a [f64]),
+    PerRow(Vec<f64>),
+}
+
+impl HiddenBias<'_> {
+    fn view(&self, m: usize) -> Bias<'_, f64> {
+        match self {
+            HiddenBias::Shared(bias) => Bias::Shared(bias),
+            HiddenBias::PerRow(bias) => Bias::PerRow(bias, m),
+        }
+    }
+}
+
+/// What every method in the hidden state shares: `u`, `z` (`m` a column), `x(z)`, the right-hand side, and buffers.
 struct HiddenState<'a> {
     layer: &'a MonLip<f64>,
     n: usize,
     m: usize,
     alpha: f64,
-    /// `y − b_y`, `n` a column.
+    bias: HiddenBias<'a>,
+    /// `(y − b_y)/μ`, `n` a column.
     target: Vec<f64>,
-    /// `b_z`.
-    bias: Vec<f64>,
+    /// `x(z)` of the last step, `n` a column.
+    x: Vec<f64>,
     u: Vec<f64>,
     z: Vec<f64>,
-    /// `n` a column.
-    small: Vec<f64>,
     work: [Vec<f64>; 2],
 }
 
@@ -253,22 +259,11 @@ impl<'a> HiddenState<'a> {
         let (n, m) = (w.n, w.s.nrows());
         let columns = problem.y.len() / n;
         let (mu, (gain_in, _)) = (w.design.mu(), layer.gains());
-        let target: Vec<f64> =
-            problem.y.chunks_exact(n).flat_map(|y| y.iter().zip(&w.output_bias).map(|(y, b)| y - b)).collect();
-        let mut bias = vec![0.0; m * columns];
-        matmul(
-            MatMut::from_column_major_slice_mut(&mut bias, m, columns),
-            Accum::Replace,
-            w.s.as_ref(),
-            MatRef::from_column_major_slice(&target, n, columns),
-            gain_in / mu,
-            Par::Seq,
-        );
-        for (j, column) in bias.chunks_exact_mut(m).enumerate() {
-            for (b, own) in column.iter_mut().zip(problem.bias.column(j)) {
-                *b += own;
-            }
-        }
+        let target = problem
+            .y
+            .chunks_exact(n)
+            .flat_map(|y| y.iter().zip(&w.output_bias).map(|(y, b)| (y - b) / mu))
+            .collect();
         // Start from the hidden state of the first guess: z = σ̂(v) and v − z ∈ ∂f(z), so prox^α(z + α(v − z)) = z.
         let mut u = vec![0.0; m * columns];
         let mut z = vec![0.0; m * columns];
@@ -299,61 +294,65 @@ impl<'a> HiddenState<'a> {
             n,
             m,
             alpha,
+            bias: match problem.bias {
+                Bias::Shared(bias) => HiddenBias::Shared(bias),
+                Bias::PerRow(bias, _) => HiddenBias::PerRow(bias.to_vec()),
+            },
             target,
-            bias,
+            x: problem.start.to_vec(),
             u,
             z,
-            small: vec![0.0; n * columns],
             work: [vec![0.0; widest * columns], vec![0.0; widest * columns]],
         }
     }
 
-    /// `x = (y − b_y − √(γ/2)Sᵀz)/μ` for the z of the state.
-    fn candidate(&self, active: usize, x: &mut [f64]) {
+    /// `x ← x(z) = (y − b_y − √(γ/2)Sᵀz)/μ`.
+    fn update_x(&mut self, active: usize) {
+        let (n, m) = (self.n, self.m);
+        self.x[..n * active].copy_from_slice(&self.target[..n * active]);
         let w = &*self.layer.weights;
-        let (n, m, mu) = (self.n, self.m, w.design.mu());
-        x[..n * active].copy_from_slice(&self.target[..n * active]);
-        for v in x[..n * active].iter_mut() {
-            *v /= mu;
-        }
         let (_, gain_out) = self.layer.gains();
         matmul(
-            MatMut::from_column_major_slice_mut(&mut x[..n * active], n, active),
+            MatMut::from_column_major_slice_mut(&mut self.x[..n * active], n, active),
             Accum::Add,
             w.s.transpose(),
             MatRef::from_column_major_slice(&self.z[..m * active], m, active),
-            -gain_out / mu,
+            -gain_out / w.design.mu(),
             Par::Seq,
         );
     }
 
-    /// As [`candidate`](Self::candidate), with `z = prox^α(u)`.
-    fn candidate_from_prox(&mut self, active: usize, x: &mut [f64]) {
-        let len = self.m * active;
-        prox_columns(self.layer, self.alpha, &self.u[..len], &mut self.z[..len]);
-        self.candidate(active, x);
+    fn last_x(&self, active: usize, x: &mut [f64]) {
+        x[..self.n * active].copy_from_slice(&self.x[..self.n * active]);
     }
 
     fn swap(&mut self, a: usize, b: usize) {
         swap_columns(&mut self.u, self.m, a, b);
         swap_columns(&mut self.z, self.m, a, b);
-        swap_columns(&mut self.bias, self.m, a, b);
+        swap_columns(&mut self.x, self.n, a, b);
         swap_columns(&mut self.target, self.n, a, b);
+        if let HiddenBias::PerRow(bias) = &mut self.bias {
+            swap_columns(bias, self.m, a, b);
+        }
     }
 
-    /// `out ← (I − V + (γ/μ)SSᵀ)z − b_z`, the single-valued operator of the two-operator splittings.
-    fn smooth_operator(&mut self, active: usize, z: &[f64], out: &mut [f64]) {
+    /// `out ← Âz = z − Vz − b̂ − √(2γ)S x(z)`, the single-valued operator of the two-operator splittings; updates x.
+    fn smooth_operator(&mut self, active: usize, out: &mut [f64]) {
+        self.update_x(active);
         let w = &*self.layer.weights;
         let (n, m) = (self.n, self.m);
-        for ((out, z), b) in out[..m * active].iter_mut().zip(z).zip(&self.bias) {
-            *out = z - b;
+        let bias = self.bias.view(m);
+        for j in 0..active {
+            let b = bias.column(j);
+            for i in 0..m {
+                out[j * m + i] = self.z[j * m + i] - b[i];
+            }
         }
-        let z = MatRef::from_column_major_slice(&z[..m * active], m, active);
+        let z = MatRef::from_column_major_slice(&self.z[..m * active], m, active);
+        let x = MatRef::from_column_major_slice(&self.x[..n * active], n, active);
         let mut out = MatMut::from_column_major_slice_mut(&mut out[..m * active], m, active);
-        let mut t = MatMut::from_column_major_slice_mut(&mut self.small[..n * active], n, active);
-        let ratio = w.design.gap() / w.design.mu();
-        matmul(t.as_mut(), Accum::Replace, w.s.transpose(), z, ratio, Par::Seq);
-        matmul(out.as_mut(), Accum::Add, w.s.as_ref(), t.as_ref(), 1.0, Par::Seq);
+        let (gain_in, _) = self.layer.gains();
+        matmul(out.as_mut(), Accum::Add, w.s.as_ref(), x, -gain_in, Par::Seq);
         for (k, v) in w.v.iter().enumerate() {
             let (before, after) = (w.units[k], w.units[k + 1]);
             matmul(
@@ -518,23 +517,24 @@ impl Iteration for ForwardBackwardState<'_> {
     fn step(&mut self, active: usize, _residual: &[f64]) {
         let len = self.state.m * active;
         let alpha = self.state.alpha;
-        let mut z = std::mem::take(&mut self.state.z);
-        self.state.smooth_operator(active, &z, &mut self.operator);
+        self.state.smooth_operator(active, &mut self.operator);
+        let HiddenState { u, z, layer, .. } = &mut self.state;
         for i in 0..len {
-            self.state.u[i] = z[i] - alpha * self.operator[i];
+            u[i] = z[i] - alpha * self.operator[i];
         }
-        prox_columns(self.state.layer, alpha, &self.state.u[..len], &mut z[..len]);
+        prox_columns(layer, alpha, &u[..len], &mut z[..len]);
         if let Some(second) = &mut self.second {
-            self.state.smooth_operator(active, &z, second);
+            self.state.smooth_operator(active, second);
+            let z = &mut self.state.z;
             for i in 0..len {
                 z[i] -= alpha * (second[i] - self.operator[i]);
             }
         }
-        self.state.z = z;
     }
 
     fn candidate(&mut self, active: usize, x: &mut [f64]) {
-        self.state.candidate(active, x);
+        self.state.update_x(active);
+        self.state.last_x(active, x);
     }
 
     fn swap(&mut self, a: usize, b: usize) {
@@ -569,8 +569,9 @@ impl InverseMethod for PeacemanRachford {
 
 /// Douglas–Rachford splitting `u ← ½u + ½C_Â C_B u` (Ryu and Boyd 2016).
 ///
-/// Converges for every `α > 0`, whatever the distortion. The resolvent of `Â = I − V + (γ/μ)SSᵀ` is dense, but it is a
-/// block-bidiagonal solve plus a correction of rank `n` (Woodbury), so a step costs no more than Davis–Yin's.
+/// Converges for every `α > 0`, whatever the distortion. The resolvent `w` of `Â = I − V + (γ/μ)SSᵀ` is dense, but with
+/// `x` as a second unknown it is a block-bidiagonal solve and an `n×n` one: with `K = (1+α)I − αV`, `q = K⁻¹(v + αb̂)` and
+/// `W = K⁻¹S`, `(μI + αγSᵀW)x = y − b_y − √(γ/2)Sᵀq` and `w = q + α√(2γ)Wx`. A step costs no more than Davis–Yin's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DouglasRachford {
     /// The step α; default 1, for which the proximal operator is the activation itself.
@@ -596,34 +597,31 @@ impl InverseMethod for DouglasRachford {
 struct ResolventState<'a> {
     state: HiddenState<'a>,
     relaxation: f64,
-    /// `K⁻¹S` with `K = (1+α)I − αV`.
+    /// `W = K⁻¹S` with `K = (1+α)I − αV`.
     solved: Mat<f64>,
-    /// `((μ/(αγ))I + SᵀK⁻¹S)⁻¹`.
+    /// `(I + α(γ/μ)SᵀW)⁻¹`, the `n×n` system divided by μ.
     core: Mat<f64>,
-    product: Vec<f64>,
-    substituted: Vec<f64>,
+    small: Vec<f64>,
+    resolvent: Vec<f64>,
 }
 
 impl<'a> ResolventState<'a> {
     fn new(problem: LayerProblem<'a>, alpha: f64, relaxation: f64) -> Self {
         let state = HiddenState::new(problem, alpha);
         let w = &*state.layer.weights;
-        let (n, m) = (state.n, state.m);
+        let n = state.n;
         let mut solved = w.s.clone();
         substitute(state.layer, alpha, solved.as_mut());
-        let mut gram = Mat::<f64>::zeros(n, n);
-        matmul(gram.as_mut(), Accum::Replace, w.s.transpose(), solved.as_ref(), 1.0, Par::Seq);
-        for i in 0..n {
-            gram[(i, i)] += w.design.mu() / (alpha * w.design.gap());
-        }
-        let core = gram.partial_piv_lu().solve(Mat::<f64>::identity(n, n));
-        let columns = state.target.len() / n;
+        let mut system = Mat::<f64>::identity(n, n);
+        let ratio = w.design.gap() / w.design.mu();
+        matmul(system.as_mut(), Accum::Add, w.s.transpose(), solved.as_ref(), alpha * ratio, Par::Seq);
+        let core = system.partial_piv_lu().solve(Mat::<f64>::identity(n, n));
         ResolventState {
             relaxation,
             solved,
             core,
-            product: vec![0.0; n * columns],
-            substituted: vec![0.0; m * columns],
+            small: vec![0.0; state.target.len()],
+            resolvent: vec![0.0; state.z.len()],
             state,
         }
     }
@@ -649,26 +647,32 @@ fn substitute(layer: &MonLip<f64>, alpha: f64, mut r: MatMut<'_, f64>) {
 
 impl Iteration for ResolventState<'_> {
     fn step(&mut self, active: usize, _residual: &[f64]) {
-        let (n, m) = (self.state.n, self.state.m);
+        let (n, m, alpha) = (self.state.n, self.state.m, self.state.alpha);
         let len = m * active;
-        let HiddenState { layer, alpha, u, z, bias, small, .. } = &mut self.state;
-        let alpha = *alpha;
+        let HiddenState { layer, u, z, x, bias, target, .. } = &mut self.state;
+        let w = &*layer.weights;
+        let (gain_in, gain_out) = layer.gains();
         prox_columns(layer, alpha, &u[..len], &mut z[..len]);
-        let r = &mut self.substituted[..len];
+        let bias = bias.view(m);
+        let r = &mut self.resolvent[..len];
         pulp::Arch::new().dispatch(|| {
-            for i in 0..len {
-                r[i] = 2.0 * z[i] - u[i] + alpha * bias[i];
+            for (j, r) in r.chunks_exact_mut(m).enumerate() {
+                let (z, u, b) = (&z[j * m..(j + 1) * m], &u[j * m..(j + 1) * m], bias.column(j));
+                for i in 0..m {
+                    r[i] = 2.0 * z[i] - u[i] + alpha * b[i];
+                }
             }
         });
         let mut r = MatMut::from_column_major_slice_mut(r, m, active);
         substitute(layer, alpha, r.as_mut());
-        let w = &*layer.weights;
-        let mut t = MatMut::from_column_major_slice_mut(&mut small[..n * active], n, active);
-        matmul(t.as_mut(), Accum::Replace, w.s.transpose(), r.as_ref(), 1.0, Par::Seq);
-        let mut g = MatMut::from_column_major_slice_mut(&mut self.product[..n * active], n, active);
-        matmul(g.as_mut(), Accum::Replace, self.core.as_ref(), t.as_ref(), 1.0, Par::Seq);
-        matmul(r, Accum::Add, self.solved.as_ref(), g.as_ref(), -1.0, Par::Seq);
-        let (r, relaxation) = (&self.substituted[..len], self.relaxation);
+        let small = &mut self.small[..n * active];
+        small.copy_from_slice(&target[..n * active]);
+        let mut t = MatMut::from_column_major_slice_mut(small, n, active);
+        matmul(t.as_mut(), Accum::Add, w.s.transpose(), r.as_ref(), -gain_out / w.design.mu(), Par::Seq);
+        let mut x = MatMut::from_column_major_slice_mut(&mut x[..n * active], n, active);
+        matmul(x.as_mut(), Accum::Replace, self.core.as_ref(), t.as_ref(), 1.0, Par::Seq);
+        matmul(r, Accum::Add, self.solved.as_ref(), x.as_ref(), alpha * gain_in, Par::Seq);
+        let (r, relaxation) = (&self.resolvent[..len], self.relaxation);
         pulp::Arch::new().dispatch(|| {
             for i in 0..len {
                 u[i] += relaxation * (r[i] - z[i]);
@@ -677,7 +681,7 @@ impl Iteration for ResolventState<'_> {
     }
 
     fn candidate(&mut self, active: usize, x: &mut [f64]) {
-        self.state.candidate_from_prox(active, x);
+        self.state.last_x(active, x);
     }
 
     fn swap(&mut self, a: usize, b: usize) {
@@ -731,7 +735,7 @@ pub(super) fn solve(
                 let r = residual[slice.clone()].to_vec();
                 let floor = errors[column] + 2.0 * f64::EPSILON * norm(&r);
                 let (x, y) = (&x[slice.clone()], &targets[slice]);
-                let (_, size, bound, sharp) = certify_row(&block, column, x, y, (r, floor), &goal);
+                let (_, size, bound, sharp) = certify_row(&block, column, x, y, (r, floor), &goal, (1.5, 0.0));
                 let seen = Seen { count, size, bound, at_rounding: sharp || size <= 4.0 * floor };
                 match progress[order[column]].update(&seen, x, &goal) {
                     Verdict::Continue(steps) => wait = wait.min(steps),
@@ -784,7 +788,8 @@ struct Progress {
     first: Option<f64>,
     last: Option<(usize, f64)>,
     best: Option<(f64, f64, Vec<f64>)>,
-    at_rounding: usize,
+    /// When the residual last became smaller by 2 %, and to what.
+    gained: Option<(usize, f64)>,
     trace: Vec<TracePoint>,
 }
 
@@ -805,13 +810,13 @@ impl Progress {
             return Verdict::End(Status::Stalled);
         }
         let last = self.last.replace((count, size));
-        if seen.at_rounding && last.is_some_and(|(_, before)| size > 0.9 * before) {
-            self.at_rounding += 1;
-            if self.at_rounding >= 4 {
-                return Verdict::End(Status::PrecisionLimit);
-            }
-        } else {
-            self.at_rounding = 0;
+        // Down to rounding, and for a long while nothing gained: this is as far as f64 goes.
+        if self.gained.is_none_or(|(_, gained)| size < 0.98 * gained) {
+            self.gained = Some((count, size));
+        }
+        let idle = self.gained.map_or(0, |(at, _)| count - at);
+        if seen.at_rounding && idle > 100.max(count / 4) {
+            return Verdict::End(Status::PrecisionLimit);
         }
         if count >= goal.limit {
             return Verdict::End(Status::MaxIterations);
