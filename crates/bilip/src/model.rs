@@ -417,8 +417,8 @@ impl Model {
         let io = |source| Error::Io { path: path.display().to_string(), source };
         let file = std::fs::File::open(path).map_err(io)?;
         let info = file.metadata().map_err(io)?;
-        if info.is_dir() {
-            return Err(Error::file(format!("{} is a directory", path.display())));
+        if !info.is_file() {
+            return Err(Error::file(format!("{} is not a regular file", path.display())));
         }
         if info.len() > MAX_FILE_SIZE {
             return Err(too_large(path));

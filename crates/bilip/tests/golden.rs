@@ -215,16 +215,38 @@ fn outputs<T: Real>(f: &Fixture) -> Vec<T> {
             let net = BiLipNet::<T>::from_free(&f.net()).unwrap();
             PlNet::new(net, f.scalar("param/QuadPotential_0.c")).unwrap().value(&x).unwrap()
         }
-        "partial_bilipnet" => {
-            let depth = f.meta("depth").as_u64().unwrap() as usize;
-            let net = BiLipNet::<T>::from_free(&f.net()).unwrap();
-            let orthogonal = (0..=depth).map(|k| f.mlp(&format!("param/uni_b_{k}")).convert()).collect();
-            let hidden = (0..depth).map(|k| f.mlp(&format!("param/mon_b_{k}")).convert()).collect();
-            let net = PartialBiLipNet::new(net, orthogonal, hidden).unwrap();
-            net.forward(&x, &narrow(&f.vector("p"))).unwrap()
-        }
+        "partial_bilipnet" => partial(f).forward(&x, &narrow(&f.vector("p"))).unwrap(),
         other => panic!("{}: unknown kind {other}", f.name),
     }
+}
+
+/// The gradient of `sum(cotangent · y)` in x, in f64.
+fn input_gradient(f: &Fixture) -> Vec<f64> {
+    let (x, w) = (f.vector("x"), f.vector("cotangent"));
+    match f.kind().unwrap().as_str() {
+        "orthogonal" => {
+            let free = f.scaled("param/W", "param/a");
+            Orthogonal::<f64>::from_free(free.as_ref(), &f.vector("param/b")).unwrap().vjp(&x, &w).unwrap()
+        }
+        "monlip" => MonLip::<f64>::from_free(&f.monlip("param/", f.bounds())).unwrap().vjp(&x, &w).unwrap(),
+        "bilipnet" => BiLipNet::<f64>::from_free(&f.net()).unwrap().vjp(&x, &w).unwrap(),
+        "plnet" => {
+            let net = BiLipNet::<f64>::from_free(&f.net()).unwrap();
+            let n = net.dim();
+            let gradient = PlNet::new(net, 0.0).unwrap().gradient(&x).unwrap();
+            gradient.iter().enumerate().map(|(i, g)| g * w[i / n]).collect()
+        }
+        "partial_bilipnet" => partial::<f64>(f).vjp(&x, &f.vector("p"), &w).unwrap(),
+        other => panic!("{}: unknown kind {other}", f.name),
+    }
+}
+
+fn partial<T: Real>(f: &Fixture) -> PartialBiLipNet<T> {
+    let depth = f.meta("depth").as_u64().unwrap() as usize;
+    let net = BiLipNet::<T>::from_free(&f.net()).unwrap();
+    let orthogonal = (0..=depth).map(|k| f.mlp(&format!("param/uni_b_{k}")).convert()).collect();
+    let hidden = (0..depth).map(|k| f.mlp(&format!("param/mon_b_{k}")).convert()).collect();
+    PartialBiLipNet::new(net, orthogonal, hidden).unwrap()
 }
 
 fn check(f: &Fixture) {
@@ -245,6 +267,11 @@ fn check(f: &Fixture) {
     println!("{:22} y {e64:.1e}, in f32 {e32:.1e}", f.name);
     assert!(e64 < 1e-12, "{}: {e64:.2e}", f.name);
     assert!(e32 < 1e-5, "{}: {e32:.2e}", f.name);
+    if f.has("grad/x") {
+        let error = relative(&input_gradient(f), &f.vector("grad/x"));
+        println!("{:22} dx {error:.1e}", f.name);
+        assert!(error < 1e-12, "{}: {error:.2e}", f.name);
+    }
     if kind == "monlip" {
         let layer = MonLip::<f64>::from_free(&f.monlip("param/", f.bounds())).unwrap();
         let single = MonLip::<f32>::from_free(&f.monlip("param/", f.bounds())).unwrap();

@@ -1,4 +1,4 @@
-//! The guarantees, as properties of random networks.
+//! The guarantees, as properties of random networks: 256 cases each, more with `PROPTEST_CASES`.
 
 use bilip::faer::{Mat, Side};
 use bilip::{
@@ -93,7 +93,7 @@ fn assert_two_sided<T: Real>(map: &impl BiLipschitz<T>, claim: Bounds, rng: &mut
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
     #[test]
     fn random_networks_keep_their_bounds(shape in shapes(32, 1e6)) {
