@@ -107,8 +107,7 @@ impl Activation {
             Activation::Arctan => num_traits::Float::atan(v),
             // ln(1+eᵛ) without overflow and with full relative accuracy in both tails.
             Activation::Softplus => {
-                v.max(zero)
-                    + num_traits::Float::ln_1p(num_traits::Float::exp(-num_traits::Float::abs(v)))
+                v.max(zero) + num_traits::Float::ln_1p(num_traits::Float::exp(-num_traits::Float::abs(v)))
             }
             Activation::Elu => {
                 if v >= zero {
@@ -208,7 +207,7 @@ impl Activation {
             } else {
                 0.5 * (low + high)
             };
-            if (next - v).abs() <= 2.0 * f64::EPSILON * next.abs() || !(low < high) {
+            if (next - v).abs() <= 2.0 * f64::EPSILON * next.abs() || low >= high {
                 v = next;
                 break;
             }
@@ -375,7 +374,15 @@ mod tests {
         for act in Activation::ALL {
             assert_eq!(act.to_string().parse::<Activation>().unwrap(), act);
         }
-        for name in ["gelu", "SiLU", "swish", "nope", "leaky_relu(1.5)", "leaky_relu(x)", ""] {
+        for name in [
+            "gelu",
+            "SiLU",
+            "swish",
+            "nope",
+            "leaky_relu(1.5)",
+            "leaky_relu(x)",
+            "",
+        ] {
             assert!(name.parse::<Activation>().is_err(), "{name}");
         }
     }

@@ -65,7 +65,12 @@ impl<T: Real> BiLipNet<T> {
             .monotone
             .iter()
             .zip(inner)
-            .map(|(layer, bounds)| MonLip::from_free(&MonLipFree { bounds, ..layer.clone() }))
+            .map(|(layer, bounds)| {
+                MonLip::from_free(&MonLipFree {
+                    bounds,
+                    ..layer.clone()
+                })
+            })
             .collect::<Result<Vec<_>>>()?;
         Self::with_claim(orthogonal, monotone, free.bounds)
     }
@@ -76,10 +81,13 @@ impl<T: Real> BiLipNet<T> {
     /// Unless there is one orthogonal layer more than monotone ones, all of one dimension.
     pub fn from_layers(orthogonal: Vec<Orthogonal<T>>, monotone: Vec<MonLip<T>>) -> Result<Self> {
         let net = Self::with_claim(orthogonal, monotone, Bounds::ISOMETRY)?;
-        let claim = net.certificate().certified().ok_or_else(|| Error::NotCertifiable {
-            what: "network".into(),
-            reason: "the layers' bounds leave the range of f64".into(),
-        })?;
+        let claim = net
+            .certificate()
+            .certified()
+            .ok_or_else(|| Error::NotCertifiable {
+                what: "network".into(),
+                reason: "the layers' bounds leave the range of f64".into(),
+            })?;
         Ok(BiLipNet { claim, ..net })
     }
 
@@ -90,12 +98,21 @@ impl<T: Real> BiLipNet<T> {
     ) -> Result<Self> {
         check_count(orthogonal.len(), monotone.len())?;
         let n = orthogonal[0].dim();
-        for (k, dim) in orthogonal.iter().map(|l| l.dim()).chain(monotone.iter().map(|l| l.dim())).enumerate() {
+        for (k, dim) in orthogonal
+            .iter()
+            .map(|l| l.dim())
+            .chain(monotone.iter().map(|l| l.dim()))
+            .enumerate()
+        {
             if dim != n {
                 return Err(Error::shape(format!("layer {k}"), format!("dimension {n}"), dim));
             }
         }
-        Ok(BiLipNet { orthogonal, monotone, claim })
+        Ok(BiLipNet {
+            orthogonal,
+            monotone,
+            claim,
+        })
     }
 
     /// The K+1 orthogonal layers.
@@ -150,7 +167,11 @@ impl<T: Real> BiLipschitz<T> for BiLipNet<T> {
 
     fn bounds(&self) -> Bounds {
         let certificate = self.certificate();
-        if certificate.holds() { self.claim } else { certificate.certified().unwrap_or(self.claim) }
+        if certificate.holds() {
+            self.claim
+        } else {
+            certificate.certified().unwrap_or(self.claim)
+        }
     }
 
     fn layers(&self) -> Vec<LayerRef<'_, T>> {
@@ -181,12 +202,16 @@ fn inner_bounds<T: Real>(
     claim: Bounds,
 ) -> Result<Vec<Bounds>> {
     if shares.is_empty() {
-        return Err(Error::setting("blocks", 0, "a network needs at least one monotone layer"));
+        return Err(Error::setting(
+            "blocks",
+            0,
+            "a network needs at least one monotone layer",
+        ));
     }
     let product = |f: &dyn Fn(&Bounds) -> f64| shares.iter().map(f).product::<f64>();
     let (mu, nu) = (product(&|b| b.mu()), product(&|b| b.nu()));
     for (name, got, wanted) in [("mu", mu, claim.mu()), ("nu", nu, claim.nu())] {
-        if !((got / wanted - 1.0).abs() < 1e-9) {
+        if (got / wanted - 1.0).abs() > 1e-9 {
             return Err(Error::setting(
                 name,
                 wanted,
@@ -215,7 +240,11 @@ fn inner_bounds<T: Real>(
                     return Err(Error::setting(
                         "nu",
                         claim.nu(),
-                        format!("too close to mu = {} for {}-bit weights", claim.mu(), 8 * size_of::<T>()),
+                        format!(
+                            "too close to mu = {} for {}-bit weights",
+                            claim.mu(),
+                            8 * size_of::<T>()
+                        ),
                     ));
                 }
                 Bounds::new(low, high)
@@ -223,7 +252,11 @@ fn inner_bounds<T: Real>(
             .collect::<Result<Vec<_>>>()?;
         // In the order of the layers, as the certificate will multiply them.
         let total = Bounds::product(
-            orthogonal.iter().enumerate().flat_map(|(k, l)| [Some(l.bounds()), inner.get(k).copied()]).flatten(),
+            orthogonal
+                .iter()
+                .enumerate()
+                .flat_map(|(k, l)| [Some(l.bounds()), inner.get(k).copied()])
+                .flatten(),
         )?;
         if total.imply(&claim) {
             return Ok(inner);

@@ -123,10 +123,7 @@ impl Bounds {
     /// # Errors
     /// When a product leaves the range of `f64`.
     pub fn compose(&self, other: &Bounds) -> Result<Bounds> {
-        Bounds::new(
-            (self.mu * other.mu).next_down(),
-            (self.nu * other.nu).next_up(),
-        )
+        Bounds::new((self.mu * other.mu).next_down(), (self.nu * other.nu).next_up())
     }
 
     /// Bounds of a sequence of maps applied after one another; those of a single map are its own.

@@ -27,7 +27,11 @@ use crate::real::Real;
 pub fn cayley<T: Real>(free: MatRef<'_, T>) -> Result<Mat<T>> {
     let (rows, cols) = free.shape();
     if rows == 0 || cols == 0 {
-        return Err(Error::shape("cayley", "a non-empty matrix", format!("{rows}×{cols}")));
+        return Err(Error::shape(
+            "cayley",
+            "a non-empty matrix",
+            format!("{rows}×{cols}"),
+        ));
     }
     if rows < cols {
         return Ok(cayley(free.transpose())?.transpose().to_owned());
@@ -49,7 +53,14 @@ pub fn cayley<T: Real>(free: MatRef<'_, T>) -> Result<Mat<T>> {
         }
     }
     if rows > cols {
-        matmul(j.as_mut().subrows_mut(cols, rows - cols), Accum::Replace, h, x.as_ref(), -two, par);
+        matmul(
+            j.as_mut().subrows_mut(cols, rows - cols),
+            Accum::Replace,
+            h,
+            x.as_ref(),
+            -two,
+            par,
+        );
     }
     check_matrix("cayley", j.as_ref())?;
     Ok(j)
@@ -72,7 +83,9 @@ pub fn inverse_cayley<T: Real>(orthonormal: MatRef<'_, T>) -> Result<Mat<T>> {
     }
     let (one, two) = (T::one(), T::one() + T::one());
     let (j1, j2) = orthonormal.split_at_row(cols);
-    let w = Mat::<T>::from_fn(cols, cols, |i, j| j1[(i, j)] + if i == j { one } else { T::zero() });
+    let w = Mat::<T>::from_fn(cols, cols, |i, j| {
+        j1[(i, j)] + if i == j { one } else { T::zero() }
+    });
     let x = w.partial_piv_lu().solve(Mat::<T>::identity(cols, cols));
     let mut free = Mat::<T>::zeros(rows, cols);
     for c in 0..cols {
@@ -113,12 +126,15 @@ pub fn householder<T: Real>(vectors: MatRef<'_, T>) -> Result<Mat<T>> {
         // Scaled by the largest entry first, so that neither tiny nor huge vectors leave the range.
         let largest = (0..n).fold(T::zero(), |a, i| a.max(num_traits::Float::abs(v[i])));
         if largest == T::zero() {
-            return Err(Error::setting("householder", format!("row {k}"), "a reflection needs a non-zero vector"));
+            return Err(Error::setting(
+                "householder",
+                format!("row {k}"),
+                "a reflection needs a non-zero vector",
+            ));
         }
         let unit: Vec<T> = {
-            let norm = num_traits::Float::sqrt(
-                (0..n).map(|i| (v[i] / largest) * (v[i] / largest)).sum::<T>(),
-            );
+            let norm =
+                num_traits::Float::sqrt((0..n).map(|i| (v[i] / largest) * (v[i] / largest)).sum::<T>());
             (0..n).map(|i| v[i] / largest / norm).collect()
         };
         for j in 0..n {

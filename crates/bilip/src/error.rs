@@ -70,11 +70,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn shape(
-        what: impl Into<String>,
-        expected: impl ToString,
-        found: impl ToString,
-    ) -> Self {
+    pub(crate) fn shape(what: impl Into<String>, expected: impl ToString, found: impl ToString) -> Self {
         Error::ShapeMismatch {
             what: what.into(),
             expected: expected.to_string(),
@@ -82,11 +78,7 @@ impl Error {
         }
     }
 
-    pub(crate) fn setting(
-        name: &'static str,
-        value: impl ToString,
-        reason: impl Into<String>,
-    ) -> Self {
+    pub(crate) fn setting(name: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
         Error::InvalidSetting {
             name,
             value: value.to_string(),
@@ -114,7 +106,7 @@ pub(crate) fn check_finite<T: crate::Real>(what: &str, values: &[T]) -> Result<(
 
 /// Number of rows of a row-major batch with `n` columns, all entries finite.
 pub(crate) fn check_batch<T: crate::Real>(what: &str, values: &[T], n: usize) -> Result<usize> {
-    if values.len() % n != 0 {
+    if !values.len().is_multiple_of(n) {
         return Err(Error::shape(
             what,
             format!("a multiple of {n} numbers (rows of {n})"),
@@ -126,12 +118,7 @@ pub(crate) fn check_batch<T: crate::Real>(what: &str, values: &[T], n: usize) ->
 }
 
 /// Checks the size of a second batch that goes with the first, all entries finite.
-pub(crate) fn check_rows<T: crate::Real>(
-    what: &str,
-    values: &[T],
-    rows: usize,
-    n: usize,
-) -> Result<()> {
+pub(crate) fn check_rows<T: crate::Real>(what: &str, values: &[T], rows: usize, n: usize) -> Result<()> {
     if values.len() != rows * n {
         return Err(Error::shape(
             what,

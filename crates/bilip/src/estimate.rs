@@ -22,7 +22,11 @@ impl Estimate {
     fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
         values.fold(None, |seen: Option<Estimate>, v| {
             Some(match seen {
-                None => Estimate { smallest: v, largest: v, samples: 1 },
+                None => Estimate {
+                    smallest: v,
+                    largest: v,
+                    samples: 1,
+                },
                 Some(e) => Estimate {
                     smallest: e.smallest.min(v),
                     largest: e.largest.max(v),
@@ -35,7 +39,11 @@ impl Estimate {
 
 impl std::fmt::Display for Estimate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "measured {:.4} .. {:.4} over {} samples", self.smallest, self.largest, self.samples)
+        write!(
+            f,
+            "measured {:.4} .. {:.4} over {} samples",
+            self.smallest, self.largest, self.samples
+        )
     }
 }
 

@@ -32,9 +32,8 @@ pub use estimate::{Estimate, local_lipschitz, measured_slopes};
 /// The linear algebra library whose matrices this crate takes and gives.
 pub use faer;
 pub use inverse::{
-    DavisYin, DouglasRachford, ForwardBackward, ForwardBackwardForward, ForwardStep, Inverse,
-    InverseMethod, InverseOptions, Iteration, LayerProblem, Method, Newton, PeacemanRachford,
-    RowReport, Status, TracePoint,
+    DavisYin, DouglasRachford, ForwardBackward, ForwardBackwardForward, ForwardStep, Inverse, InverseMethod,
+    InverseOptions, Iteration, LayerProblem, Method, Newton, PeacemanRachford, RowReport, Status, TracePoint,
 };
 pub use map::{BiLipschitz, LayerRef, RowEvaluator};
 pub use minimum::{GradientMethod, GradientPath, Minimum, distance_to_minimum};

@@ -117,7 +117,9 @@ pub trait BiLipschitz<T: Real>: sealed::Sealed + Sync {
     /// On a batch of the wrong size or with NaN or infinity, and on settings out of range. A row that does not reach
     /// the tolerance is no error: its [`Status`](crate::Status) says so.
     fn inverse(&self, y: &[f64], options: &InverseOptions) -> Result<Inverse> {
-        with_f64(&self.layers(), |layers| invert(&Stack::new(layers, None), y, options))
+        with_f64(&self.layers(), |layers| {
+            invert(&Stack::new(layers, None), y, options)
+        })
     }
 
     /// `J(x)⁻ᵀ w` for every row of `x = G⁻¹(y)`: the vector–Jacobian product of the inverse, by one transposed solve.
@@ -232,7 +234,11 @@ pub(crate) struct Workspace<T> {
 
 impl<'a, T: Real> Stack<'a, T> {
     pub(crate) fn of<M: BiLipschitz<T> + ?Sized>(map: &'a M) -> Self {
-        Stack { layers: map.layers(), biases: None, n: map.dim() }
+        Stack {
+            layers: map.layers(),
+            biases: None,
+            n: map.dim(),
+        }
     }
 
     pub(crate) fn new(layers: Vec<LayerRef<'a, T>>, biases: Option<RowBiases<T>>) -> Self {
@@ -261,7 +267,10 @@ impl<'a, T: Real> Stack<'a, T> {
 
     /// `G` on the columns of a block, in place in `x`.
     pub(crate) fn forward_block(&self, x: &mut [T], columns: usize, workspace: &mut Workspace<T>) {
-        let Workspace { hidden, columns: [scratch, _] } = workspace;
+        let Workspace {
+            hidden,
+            columns: [scratch, _],
+        } = workspace;
         if scratch.len() < x.len() {
             scratch.resize(x.len(), T::zero());
         }
@@ -271,9 +280,7 @@ impl<'a, T: Real> Stack<'a, T> {
                 let to = MatMut::from_column_major_slice_mut(&mut scratch[..x.len()], self.n, columns);
                 match layer {
                     LayerRef::Orthogonal(l) => l.forward_cols(from, to, self.bias(k)),
-                    LayerRef::MonLip(l) => {
-                        l.forward_cols(from, to, self.bias(k), hidden, Default::default())
-                    }
+                    LayerRef::MonLip(l) => l.forward_cols(from, to, self.bias(k), hidden, Default::default()),
                 }
             }
             x.copy_from_slice(&scratch[..x.len()]);
@@ -285,7 +292,8 @@ impl<'a, T: Real> Stack<'a, T> {
         let n = self.n;
         let parts = parallel::map_chunks(rows, BLOCK_ROWS, |range| {
             let mut block = x[range.start * n..range.end * n].to_vec();
-            self.rows(range.clone()).forward_block(&mut block, range.len(), &mut Workspace::default());
+            self.rows(range.clone())
+                .forward_block(&mut block, range.len(), &mut Workspace::default());
             block
         });
         let mut y = Vec::with_capacity(x.len());
@@ -297,18 +305,19 @@ impl<'a, T: Real> Stack<'a, T> {
     }
 
     /// Forward pass that keeps the slopes of every layer; `x` becomes `G(x)`.
-    pub(crate) fn linearize(
-        &self,
-        x: &mut [T],
-        columns: usize,
-        workspace: &mut Workspace<T>,
-    ) -> Vec<Mat<T>> {
-        let Workspace { hidden, columns: [scratch, _] } = workspace;
+    pub(crate) fn linearize(&self, x: &mut [T], columns: usize, workspace: &mut Workspace<T>) -> Vec<Mat<T>> {
+        let Workspace {
+            hidden,
+            columns: [scratch, _],
+        } = workspace;
         if scratch.len() < x.len() {
             scratch.resize(x.len(), T::zero());
         }
-        let mut slopes: Vec<Mat<T>> =
-            self.layers.iter().map(|layer| Mat::zeros(layer.hidden(), columns)).collect();
+        let mut slopes: Vec<Mat<T>> = self
+            .layers
+            .iter()
+            .map(|layer| Mat::zeros(layer.hidden(), columns))
+            .collect();
         for (k, layer) in self.layers.iter().enumerate() {
             {
                 let from = MatRef::from_column_major_slice(&*x, self.n, columns);
@@ -320,7 +329,10 @@ impl<'a, T: Real> Stack<'a, T> {
                         to,
                         self.bias(k),
                         hidden,
-                        crate::monlip::Record { slopes: Some(slopes[k].as_mut()), hidden_norm2: None },
+                        crate::monlip::Record {
+                            slopes: Some(slopes[k].as_mut()),
+                            hidden_norm2: None,
+                        },
                     ),
                 }
             }
@@ -338,14 +350,21 @@ impl<'a, T: Real> Stack<'a, T> {
         direction: Direction,
         workspace: &mut Workspace<T>,
     ) {
-        let Workspace { hidden, columns: [_, scratch] } = workspace;
+        let Workspace {
+            hidden,
+            columns: [_, scratch],
+        } = workspace;
         if scratch.len() < w.len() {
             scratch.resize(w.len(), T::zero());
         }
         let columns = w.len() / self.n;
         let forward = direction == Direction::Forward;
         for step in 0..self.layers.len() {
-            let k = if forward { step } else { self.layers.len() - 1 - step };
+            let k = if forward {
+                step
+            } else {
+                self.layers.len() - 1 - step
+            };
             {
                 let from = MatRef::from_column_major_slice(&*w, self.n, columns);
                 let to = MatMut::from_column_major_slice_mut(&mut scratch[..w.len()], self.n, columns);
@@ -354,9 +373,7 @@ impl<'a, T: Real> Stack<'a, T> {
                     LayerRef::MonLip(l) if forward => {
                         l.jvp_cols(slopes[k].as_ref(), from, to, directions, hidden)
                     }
-                    LayerRef::MonLip(l) => {
-                        l.vjp_cols(slopes[k].as_ref(), from, to, directions, hidden)
-                    }
+                    LayerRef::MonLip(l) => l.vjp_cols(slopes[k].as_ref(), from, to, directions, hidden),
                 }
             }
             w.copy_from_slice(&scratch[..w.len()]);

@@ -28,7 +28,14 @@ pub struct Minimum {
 
 impl Minimum {
     pub(crate) fn known(x: Vec<f64>, offset: f64) -> Self {
-        Minimum { x, value: offset, gap: 0.0, distance_bound: 0.0, iterations: 0, status: Status::Converged }
+        Minimum {
+            x,
+            value: offset,
+            gap: 0.0,
+            distance_bound: 0.0,
+            iterations: 0,
+            status: Status::Converged,
+        }
     }
 
     pub(crate) fn from_inverse(inverse: Inverse, n: usize, offset: f64, bounds: Bounds) -> Vec<Self> {

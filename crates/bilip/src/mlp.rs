@@ -34,7 +34,11 @@ impl<T: Real> Mlp<T> {
                 ));
             }
             if bias.len() != weight.nrows() {
-                return Err(Error::shape(format!("bias {k} of a bias network"), weight.nrows(), bias.len()));
+                return Err(Error::shape(
+                    format!("bias {k} of a bias network"),
+                    weight.nrows(),
+                    bias.len(),
+                ));
             }
             check_matrix(&format!("layer {k} of a bias network"), weight.as_ref())?;
             check_finite(&format!("bias {k} of a bias network"), bias)?;

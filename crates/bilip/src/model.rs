@@ -80,13 +80,19 @@ pub struct Model {
 
 impl From<Network<f32>> for Model {
     fn from(network: Network<f32>) -> Self {
-        Model { network: Stored::F32(network), provenance: BTreeMap::new() }
+        Model {
+            network: Stored::F32(network),
+            provenance: BTreeMap::new(),
+        }
     }
 }
 
 impl From<Network<f64>> for Model {
     fn from(network: Network<f64>) -> Self {
-        Model { network: Stored::F64(network), provenance: BTreeMap::new() }
+        Model {
+            network: Stored::F64(network),
+            provenance: BTreeMap::new(),
+        }
     }
 }
 
@@ -210,13 +216,17 @@ impl<T: Real> Network<T> {
     fn monotone(&self) -> Vec<&MonLip<T>> {
         match self {
             Network::MonLip(l) => vec![l],
-            other => other.net().map_or(Vec::new(), |net| net.monotone().iter().collect()),
+            other => other
+                .net()
+                .map_or(Vec::new(), |net| net.monotone().iter().collect()),
         }
     }
 
     fn header(&self, provenance: &BTreeMap<String, String>) -> Header {
         let sizes = |mlps: &[Mlp<T>]| {
-            mlps.iter().map(|mlp| mlp.layers().iter().map(|(w, _)| w.nrows()).collect()).collect()
+            mlps.iter()
+                .map(|mlp| mlp.layers().iter().map(|(w, _)| w.nrows()).collect())
+                .collect()
         };
         let certificate = self.certificate();
         Header {
@@ -268,16 +278,22 @@ impl<T: Real> Network<T> {
             }
             tensors.vector(format!("monotone.{k}.output_bias"), l.output_bias());
         }
-        for (k, l) in self.net().map_or(&[][..], |net| net.orthogonal()).iter().enumerate() {
+        for (k, l) in self
+            .net()
+            .map_or(&[][..], |net| net.orthogonal())
+            .iter()
+            .enumerate()
+        {
             tensors.matrix(format!("orthogonal.{k}.weight"), l.matrix());
             if partial.is_none() {
                 tensors.vector(format!("orthogonal.{k}.bias"), l.bias());
             }
         }
         if let Some(partial) = partial {
-            for (which, mlps) in
-                [("orthogonal_bias", partial.orthogonal_bias()), ("hidden_bias", partial.hidden_bias())]
-            {
+            for (which, mlps) in [
+                ("orthogonal_bias", partial.orthogonal_bias()),
+                ("hidden_bias", partial.hidden_bias()),
+            ] {
                 for (k, mlp) in mlps.iter().enumerate() {
                     for (i, (weight, bias)) in mlp.layers().iter().enumerate() {
                         tensors.matrix(format!("{which}.{k}.{i}.weight"), weight.as_ref());
@@ -392,7 +408,8 @@ impl Model {
         struct Version {
             format_version: u32,
         }
-        let version: Version = serde_json::from_str(text).map_err(|e| Error::file(format!("metadata: {e}")))?;
+        let version: Version =
+            serde_json::from_str(text).map_err(|e| Error::file(format!("metadata: {e}")))?;
         if version.format_version != FORMAT_VERSION {
             return Err(Error::file(format!(
                 "format version {} cannot be read by this release, which reads version {FORMAT_VERSION}",
@@ -414,7 +431,10 @@ impl Model {
     /// As for [`from_bytes`](Self::from_bytes), and when the file cannot be read or is larger than [`MAX_FILE_SIZE`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let io = |source| Error::Io { path: path.display().to_string(), source };
+        let io = |source| Error::Io {
+            path: path.display().to_string(),
+            source,
+        };
         let file = std::fs::File::open(path).map_err(io)?;
         let info = file.metadata().map_err(io)?;
         if !info.is_file() {
@@ -463,7 +483,10 @@ impl Model {
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let bytes = self.to_bytes()?;
-        let io = |source| Error::Io { path: path.display().to_string(), source };
+        let io = |source| Error::Io {
+            path: path.display().to_string(),
+            source,
+        };
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -485,7 +508,11 @@ impl Model {
 }
 
 fn too_large(path: &Path) -> Error {
-    Error::file(format!("{} is larger than {} GiB", path.display(), MAX_FILE_SIZE >> 30))
+    Error::file(format!(
+        "{} is larger than {} GiB",
+        path.display(),
+        MAX_FILE_SIZE >> 30
+    ))
 }
 
 /// Takes tensors out of a file, each once.
@@ -515,7 +542,10 @@ impl<'a> Reader<'a> {
             Precision::F64 => Dtype::F64,
         };
         if view.dtype() != expected {
-            return Err(Error::file(format!("tensor {name}: expected {expected:?}, found {:?}", view.dtype())));
+            return Err(Error::file(format!(
+                "tensor {name}: expected {expected:?}, found {:?}",
+                view.dtype()
+            )));
         }
         self.used += 1;
         let values: Vec<T> = match T::PRECISION {
@@ -526,9 +556,13 @@ impl<'a> Reader<'a> {
                 .iter()
                 .map(|b| T::round_from(f64::from(f32::from_le_bytes(*b))))
                 .collect(),
-            Precision::F64 => {
-                view.data().as_chunks::<8>().0.iter().map(|b| T::round_from(f64::from_le_bytes(*b))).collect()
-            }
+            Precision::F64 => view
+                .data()
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .map(|b| T::round_from(f64::from_le_bytes(*b)))
+                .collect(),
         };
         crate::error::check_finite(&format!("tensor {name}"), &values)?;
         Ok(values)
@@ -558,7 +592,9 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>) -> Result<Network<T>> 
         return Err(Error::file("n = 0"));
     }
     if header.kind == Kind::MonLip && blocks != 1 {
-        return Err(Error::file(format!("a monotone layer needs one block, found {blocks}")));
+        return Err(Error::file(format!(
+            "a monotone layer needs one block, found {blocks}"
+        )));
     }
     let partial = matches!(header.kind, Kind::PartialBiLipNet | Kind::PartialPlNet);
     let certificates = layer_certificates(header)?;
@@ -570,10 +606,19 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>) -> Result<Network<T>> 
             .iter()
             .try_fold(0usize, |sum, u| sum.checked_add(*u))
             .filter(|m| *m > 0)
-            .ok_or_else(|| Error::file(format!("block {k}: hidden widths {:?}", block.units.iter().take(8))))?;
+            .ok_or_else(|| {
+                Error::file(format!(
+                    "block {k}: hidden widths {:?}",
+                    block.units.iter().take(8)
+                ))
+            })?;
         let mut v = Vec::new();
         for j in 1..block.units.len() {
-            v.push(reader.matrix(&format!("monotone.{k}.v.{}", j + 1), block.units[j], block.units[j - 1])?);
+            v.push(reader.matrix(
+                &format!("monotone.{k}.v.{}", j + 1),
+                block.units[j],
+                block.units[j - 1],
+            )?);
         }
         let explicit = MonLipExplicit {
             bounds: block.bounds,
@@ -655,9 +700,16 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>) -> Result<Network<T>> 
 /// The stored certificates of the layers, after checking that they belong to these layers and agree with themselves.
 fn layer_certificates(header: &Header) -> Result<Vec<LayerCertificate>> {
     let layers = header.certificate.layers();
-    let expected = if header.kind == Kind::MonLip { 1 } else { 2 * header.blocks.len() + 1 };
+    let expected = if header.kind == Kind::MonLip {
+        1
+    } else {
+        2 * header.blocks.len() + 1
+    };
     if layers.len() != expected {
-        return Err(Error::file(format!("certificate of {} layers, the model has {expected}", layers.len())));
+        return Err(Error::file(format!(
+            "certificate of {} layers, the model has {expected}",
+            layers.len()
+        )));
     }
     for (k, layer) in layers.iter().enumerate() {
         let orthogonal = header.kind != Kind::MonLip && k % 2 == 0;
@@ -667,7 +719,9 @@ fn layer_certificates(header: &Header) -> Result<Vec<LayerCertificate>> {
             layer.is_consistent(LayerKind::MonLip, Some(header.blocks[k / 2].bounds))
         };
         if !consistent {
-            return Err(Error::file(format!("the certificate of layer {k} contradicts the model or itself")));
+            return Err(Error::file(format!(
+                "the certificate of layer {k} contradicts the model or itself"
+            )));
         }
     }
     Ok(layers.to_vec())

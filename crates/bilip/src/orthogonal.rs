@@ -65,7 +65,9 @@ impl<T: Real> Orthogonal<T> {
     fn from_f64(matrix: Mat<f64>, bias: &[f64]) -> Result<Self> {
         check_finite("bias of an orthogonal layer", bias)?;
         Self::from_explicit(
-            Mat::from_fn(matrix.nrows(), matrix.ncols(), |i, j| T::round_from(matrix[(i, j)])),
+            Mat::from_fn(matrix.nrows(), matrix.ncols(), |i, j| {
+                T::round_from(matrix[(i, j)])
+            }),
             bias.iter().map(|b| T::round_from(*b)).collect(),
         )
     }
@@ -80,11 +82,7 @@ impl<T: Real> Orthogonal<T> {
         Self::assemble(matrix, bias, certificate)
     }
 
-    pub(crate) fn assemble(
-        matrix: Mat<T>,
-        bias: Vec<T>,
-        certificate: LayerCertificate,
-    ) -> Result<Self> {
+    pub(crate) fn assemble(matrix: Mat<T>, bias: Vec<T>, certificate: LayerCertificate) -> Result<Self> {
         let n = matrix.nrows();
         if n == 0 || matrix.ncols() != n {
             return Err(Error::shape(
@@ -121,10 +119,17 @@ impl<T: Real> Orthogonal<T> {
     /// On a bias of another size or with entries that are not finite.
     pub fn with_bias(&self, bias: Vec<T>) -> Result<Self> {
         if bias.len() != self.bias.len() {
-            return Err(Error::shape("bias of an orthogonal layer", self.bias.len(), bias.len()));
+            return Err(Error::shape(
+                "bias of an orthogonal layer",
+                self.bias.len(),
+                bias.len(),
+            ));
         }
         check_finite("bias of an orthogonal layer", &bias)?;
-        Ok(Orthogonal { weights: self.weights.clone(), bias })
+        Ok(Orthogonal {
+            weights: self.weights.clone(),
+            bias,
+        })
     }
 
     /// What has been proved of the stored matrix.
@@ -156,7 +161,11 @@ impl<T: Real> Orthogonal<T> {
 
     /// `out = P w`, or `Pᵀ w` for a vector–Jacobian product.
     pub(crate) fn linear_cols(&self, w: MatRef<'_, T>, out: MatMut<'_, T>, transposed: bool) {
-        let matrix = if transposed { self.matrix().transpose() } else { self.matrix() };
+        let matrix = if transposed {
+            self.matrix().transpose()
+        } else {
+            self.matrix()
+        };
         matmul(out, Accum::Replace, matrix, w, T::one(), Par::Seq);
     }
 }

@@ -31,7 +31,11 @@ pub(crate) fn map_chunks<R: Send>(
 ) -> Vec<R> {
     // Equal chunks, at least one a thread, so that no core waits for a last small one.
     let count = rows.div_ceil(largest.max(1)).max(threads().min(rows));
-    let count = if count > 1 { count.next_multiple_of(threads()).min(rows) } else { count };
+    let count = if count > 1 {
+        count.next_multiple_of(threads()).min(rows)
+    } else {
+        count
+    };
     let bounds = |i: usize| i * rows / count.max(1);
     map(count, |i| work(bounds(i)..bounds(i + 1)))
 }

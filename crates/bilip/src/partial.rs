@@ -39,12 +39,26 @@ impl<T: Real> PartialBiLipNet<T> {
         }
         let parameters = orthogonal_bias[0].inputs();
         for (k, mlp) in orthogonal_bias.iter().enumerate() {
-            check_mlp(mlp, format!("bias network of orthogonal layer {k}"), parameters, net.dim())?;
+            check_mlp(
+                mlp,
+                format!("bias network of orthogonal layer {k}"),
+                parameters,
+                net.dim(),
+            )?;
         }
         for (k, (mlp, layer)) in hidden_bias.iter().zip(net.monotone()).enumerate() {
-            check_mlp(mlp, format!("bias network of monotone layer {k}"), parameters, layer.hidden())?;
+            check_mlp(
+                mlp,
+                format!("bias network of monotone layer {k}"),
+                parameters,
+                layer.hidden(),
+            )?;
         }
-        Ok(PartialBiLipNet { net, orthogonal_bias, hidden_bias })
+        Ok(PartialBiLipNet {
+            net,
+            orthogonal_bias,
+            hidden_bias,
+        })
     }
 
     /// The weights, in a network whose own orthogonal and hidden biases play no part.
@@ -106,12 +120,18 @@ impl<T: Real> PartialBiLipNet<T> {
             layers.push((mlp.outputs(), mlp.forward(p)));
             layers.extend(self.hidden_bias.get(k).map(|mlp| (mlp.outputs(), mlp.forward(p))));
         }
-        RowBiases { layers, errors: Vec::new() }
+        RowBiases {
+            layers,
+            errors: Vec::new(),
+        }
     }
 
     /// The biases of every row in f64, with bounds on their errors.
     fn certified_biases(&self, p: &[f64]) -> RowBiases<f64> {
-        let mut biases = RowBiases { layers: Vec::new(), errors: Vec::new() };
+        let mut biases = RowBiases {
+            layers: Vec::new(),
+            errors: Vec::new(),
+        };
         let mut add = |mlp: &Mlp<T>| {
             let wide: Mlp<f64> = mlp.convert();
             let rows = p.len() / wide.inputs();
@@ -190,7 +210,9 @@ impl<T: Real> PartialBiLipNet<T> {
         for (_, bias) in &biases.layers {
             check_finite("bias computed from p", bias)?;
         }
-        with_f64(&self.net.layers(), |layers| invert(&Stack::new(layers, Some(biases)), y, options))
+        with_f64(&self.net.layers(), |layers| {
+            invert(&Stack::new(layers, Some(biases)), y, options)
+        })
     }
 }
 

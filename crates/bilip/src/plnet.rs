@@ -30,7 +30,12 @@ impl<T: Real> PlNet<T> {
     pub fn new(net: BiLipNet<T>, offset: f64) -> Result<Self> {
         check_finite("offset", &[offset])?;
         let center = vec![T::zero(); net.dim()];
-        Ok(PlNet { net, offset, minimizer: None, center })
+        Ok(PlNet {
+            net,
+            offset,
+            minimizer: None,
+            center,
+        })
     }
 
     /// `½‖G(x) − G(minimizer)‖² + offset`: the minimum is where it is known to be.
@@ -43,7 +48,12 @@ impl<T: Real> PlNet<T> {
         }
         check_finite("offset", &[offset])?;
         let center = net.forward(&minimizer)?;
-        Ok(PlNet { net, offset, minimizer: Some(minimizer), center })
+        Ok(PlNet {
+            net,
+            offset,
+            minimizer: Some(minimizer),
+            center,
+        })
     }
 
     /// The network G.
@@ -105,7 +115,10 @@ impl<T: Real> PlNet<T> {
     /// On settings out of range.
     pub fn minimize(&self, options: &InverseOptions) -> Result<Minimum> {
         if let Some(x) = &self.minimizer {
-            return Ok(Minimum::known(x.iter().map(|v| v.as_f64()).collect(), self.offset));
+            return Ok(Minimum::known(
+                x.iter().map(|v| v.as_f64()).collect(),
+                self.offset,
+            ));
         }
         let inverse = self.net.inverse(&vec![0.0; self.dim()], options)?;
         Ok(Minimum::from_inverse(inverse, self.dim(), self.offset, self.bounds()).remove(0))
@@ -126,5 +139,7 @@ pub(crate) fn potential<T: Real>(g: &[T], center: &[T], offset: f64) -> Vec<T> {
 
 /// `G − g` row by row.
 pub(crate) fn residual<T: Real>(g: &[T], center: &[T]) -> Vec<T> {
-    g.chunks_exact(center.len()).flat_map(|row| row.iter().zip(center).map(|(a, b)| *a - *b)).collect()
+    g.chunks_exact(center.len())
+        .flat_map(|row| row.iter().zip(center).map(|(a, b)| *a - *b))
+        .collect()
 }

@@ -20,7 +20,10 @@ pub struct Rng {
 impl Rng {
     /// A source with the given seed.
     pub fn new(seed: u64) -> Self {
-        Rng { source: ChaCha8Rng::seed_from_u64(seed), spare: None }
+        Rng {
+            source: ChaCha8Rng::seed_from_u64(seed),
+            spare: None,
+        }
     }
 
     /// Uniform on [0, 1).
@@ -78,7 +81,11 @@ impl MonLipFree {
             return Err(Error::setting("n", 0, "must be at least 1"));
         }
         if units.is_empty() || units.contains(&0) {
-            return Err(Error::setting("units", format!("{units:?}"), "needs at least one layer, all of width at least 1"));
+            return Err(Error::setting(
+                "units",
+                format!("{units:?}"),
+                "needs at least one layer, all of width at least 1",
+            ));
         }
         let m: usize = units.iter().sum();
         let mut before = 0;
@@ -119,12 +126,17 @@ impl BiLipNetFree {
         if blocks == 0 {
             return Err(Error::setting("blocks", 0, "must be at least 1"));
         }
-        let mut free = BiLipNetFree { bounds, orthogonal: Vec::new(), monotone: Vec::new() };
+        let mut free = BiLipNetFree {
+            bounds,
+            orthogonal: Vec::new(),
+            monotone: Vec::new(),
+        };
         for k in 0..=blocks {
             let bias = rng.normals(n).into_iter().map(|v| bias_scale * v).collect();
             free.orthogonal.push((rng.glorot(n.max(1), n.max(1)), bias));
             if k < blocks {
-                free.monotone.push(MonLipFree::random(n, units, bounds, activation, bias_scale, rng)?);
+                free.monotone
+                    .push(MonLipFree::random(n, units, bounds, activation, bias_scale, rng)?);
             }
         }
         free.share_bounds()?;

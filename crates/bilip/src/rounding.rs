@@ -63,8 +63,10 @@ pub(crate) fn evaluate_block(
         match layer {
             LayerRef::Orthogonal(l) => l.forward_cols(from, to, bias),
             LayerRef::MonLip(l) => {
-                let record =
-                    Record { slopes: None, hidden_norm2: Some(&mut buffers.hidden_norm2[..columns]) };
+                let record = Record {
+                    slopes: None,
+                    hidden_norm2: Some(&mut buffers.hidden_norm2[..columns]),
+                };
                 l.forward_cols(from, to, bias, &mut buffers.hidden, record);
             }
         }
@@ -81,7 +83,11 @@ pub(crate) fn evaluate_block(
                     }
                     LayerRef::MonLip(l) => {
                         let hidden = buffers.hidden_norm2[j].sqrt() * SAFETY;
-                        let sizes = Sizes { input: size, hidden, bias: norm(bias.column(j)) };
+                        let sizes = Sizes {
+                            input: size,
+                            hidden,
+                            bias: norm(bias.column(j)),
+                        };
                         l.bounds().nu() * errors[j] + plain_error(l, &sizes, bias_error)
                     }
                 };
@@ -101,7 +107,13 @@ fn plain_error(layer: &MonLip<f64>, sizes: &Sizes, bias_error: f64) -> f64 {
     let widest = layer.units().iter().copied().max().unwrap_or(0);
     let n = layer.dim();
     // The constants cover the gains (two roundings each), the bias, ψ, the activation (≤ 4 ulp) and its argument.
-    propagate(layer, sizes, bias_error, gamma(widest + n + 32), gamma(layer.hidden() + n + 32))
+    propagate(
+        layer,
+        sizes,
+        bias_error,
+        gamma(widest + n + 32),
+        gamma(layer.hidden() + n + 32),
+    )
 }
 
 /// Output error from relative errors `inner` of the pre-activations and `outer` of the output sum.
@@ -142,7 +154,10 @@ struct Pair {
 /// `G(x) − y` for the single row of the stack's batch, with a bound on its Euclidean error.
 pub(crate) fn accurate_residual(stack: &Stack<'_, f64>, x: &[f64], y: &[f64]) -> (Vec<f64>, f64) {
     let n = stack.n;
-    let mut at = Pair { hi: x.to_vec(), lo: vec![0.0; n] };
+    let mut at = Pair {
+        hi: x.to_vec(),
+        lo: vec![0.0; n],
+    };
     let mut error = 0.0;
     for (k, layer) in stack.layers.iter().enumerate() {
         let bias = stack.bias(k);
@@ -168,7 +183,10 @@ pub(crate) fn double_gamma(k: usize) -> f64 {
 fn orthogonal(layer: &Orthogonal<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error: f64) -> (Pair, f64) {
     let n = layer.dim();
     let bias = bias.column(0);
-    let mut y = Pair { hi: bias.to_vec(), lo: vec![0.0; n] };
+    let mut y = Pair {
+        hi: bias.to_vec(),
+        lo: vec![0.0; n],
+    };
     add_product(layer.matrix(), &x.hi, &x.lo, &mut y.hi, &mut y.lo);
     renormalize(&mut y);
     let nu = layer.bounds().nu();
@@ -188,16 +206,31 @@ fn monlip(layer: &MonLip<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error: f64) -
         hi: (0..n).map(|i| times(x.hi[i], x.lo[i], gain_in).0).collect(),
         lo: (0..n).map(|i| times(x.hi[i], x.lo[i], gain_in).1).collect(),
     };
-    let mut sums = Pair { hi: vec![0.0; n], lo: vec![0.0; n] };
-    let mut previous = Pair { hi: vec![], lo: vec![] };
+    let mut sums = Pair {
+        hi: vec![0.0; n],
+        lo: vec![0.0; n],
+    };
+    let mut previous = Pair {
+        hi: vec![],
+        lo: vec![],
+    };
     let (mut hidden_norm2, mut pre_norm2) = (0.0, 0.0);
     for (k, &m) in w.units.iter().enumerate() {
         let range = w.offsets[k]..w.offsets[k] + m;
         let s = w.s.as_ref().subrows(w.offsets[k], m);
-        let mut z = Pair { hi: bias[range.clone()].to_vec(), lo: vec![0.0; m] };
+        let mut z = Pair {
+            hi: bias[range.clone()].to_vec(),
+            lo: vec![0.0; m],
+        };
         add_product(s, &scaled.hi, &scaled.lo, &mut z.hi, &mut z.lo);
         if k > 0 {
-            add_product(w.v[k - 1].as_ref(), &previous.hi, &previous.lo, &mut z.hi, &mut z.lo);
+            add_product(
+                w.v[k - 1].as_ref(),
+                &previous.hi,
+                &previous.lo,
+                &mut z.hi,
+                &mut z.lo,
+            );
         }
         renormalize(&mut z);
         pre_norm2 += z.hi.iter().map(|v| v * v).sum::<f64>();
@@ -215,7 +248,10 @@ fn monlip(layer: &MonLip<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error: f64) -
         }
         previous = z;
     }
-    let mut y = Pair { hi: vec![0.0; n], lo: vec![0.0; n] };
+    let mut y = Pair {
+        hi: vec![0.0; n],
+        lo: vec![0.0; n],
+    };
     for i in 0..n {
         let (hi, lo) = two_sum(sums.hi[i], sums.lo[i]);
         let (a, a_lo) = times(hi, lo, gain_out);
@@ -270,7 +306,13 @@ fn activate(activation: Activation, z: &mut Pair, psi: Option<&[f64]>) {
 }
 
 /// `acc += A (x_hi + x_lo)` in double-double arithmetic.
-pub(crate) fn add_product(a: MatRef<'_, f64>, x_hi: &[f64], x_lo: &[f64], acc_hi: &mut [f64], acc_lo: &mut [f64]) {
+pub(crate) fn add_product(
+    a: MatRef<'_, f64>,
+    x_hi: &[f64],
+    x_lo: &[f64],
+    acc_hi: &mut [f64],
+    acc_lo: &mut [f64],
+) {
     let rows = a.nrows();
     pulp::Arch::new().dispatch(|| {
         for j in 0..a.ncols() {

@@ -31,7 +31,8 @@ static ALLOCATOR: Counting = Counting;
 fn a_row_allocates_nothing_after_set_up() {
     let bounds = Bounds::new(0.1, 10.0).unwrap();
     for (n, units) in [(1, vec![8, 8]), (20, vec![64; 4]), (7, vec![33, 1, 50])] {
-        let free = BiLipNetFree::random(n, &units, 2, bounds, Activation::Relu, 0.5, &mut Rng::new(1)).unwrap();
+        let free =
+            BiLipNetFree::random(n, &units, 2, bounds, Activation::Relu, 0.5, &mut Rng::new(1)).unwrap();
         let net = BiLipNet::<f64>::from_free(&free).unwrap();
         let mut evaluator = net.row_evaluator();
         let mut x = vec![0.25; n];
@@ -40,6 +41,10 @@ fn a_row_allocates_nothing_after_set_up() {
             evaluator.forward_in_place(&mut x).unwrap();
             x.fill(0.25);
         }
-        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "n = {n}, {units:?}");
+        assert_eq!(
+            ALLOCATIONS.load(Ordering::Relaxed) - before,
+            0,
+            "n = {n}, {units:?}"
+        );
     }
 }

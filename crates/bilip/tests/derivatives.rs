@@ -18,18 +18,28 @@ fn products_and_jacobian_match_central_differences() {
         let g = net(activation, n, 40 + k as u64);
         let mut rng = Rng::new(7);
         let (x, dx, w) = (rng.normals(n * 3), rng.normals(n * 3), rng.normals(n * 3));
-        let (jvp, vjp, jacobian) = (g.jvp(&x, &dx).unwrap(), g.vjp(&x, &w).unwrap(), g.jacobian(&x).unwrap());
+        let (jvp, vjp, jacobian) = (
+            g.jvp(&x, &dx).unwrap(),
+            g.vjp(&x, &w).unwrap(),
+            g.jacobian(&x).unwrap(),
+        );
         // Kinks are hit with probability of the order of h, smooth curvature leaves h²: 1e-6 suits both.
         let h = 1e-6;
         let shifted = |s: f64| -> Vec<f64> { x.iter().zip(&dx).map(|(x, d)| x + s * d).collect() };
         let (plus, minus) = (g.forward(&shifted(h)).unwrap(), g.forward(&shifted(-h)).unwrap());
         for i in 0..x.len() {
             let difference = (plus[i] - minus[i]) / (2.0 * h);
-            assert!((difference - jvp[i]).abs() < 1e-7 * (1.0 + jvp[i].abs()), "{activation}: {difference} {}", jvp[i]);
+            assert!(
+                (difference - jvp[i]).abs() < 1e-7 * (1.0 + jvp[i].abs()),
+                "{activation}: {difference} {}",
+                jvp[i]
+            );
         }
         for r in 0..3 {
             for i in 0..n {
-                let row: f64 = (0..n).map(|j| jacobian[(r * n + i) * n + j] * dx[r * n + j]).sum();
+                let row: f64 = (0..n)
+                    .map(|j| jacobian[(r * n + i) * n + j] * dx[r * n + j])
+                    .sum();
                 assert!((row - jvp[r * n + i]).abs() < 1e-12 * (1.0 + row.abs()));
                 let column: f64 = (0..n).map(|j| jacobian[(r * n + j) * n + i] * w[r * n + j]).sum();
                 assert!((column - vjp[r * n + i]).abs() < 1e-12 * (1.0 + column.abs()));
@@ -59,7 +69,10 @@ fn a_known_minimiser_is_the_minimum() {
     let known = vec![1.0, -2.0, 0.5];
     let f = PlNet::with_minimizer(net(Activation::Relu, 3, 51), -1.0, known.clone()).unwrap();
     let minimum = f.minimize(&InverseOptions::default()).unwrap();
-    assert_eq!((minimum.x, minimum.value, minimum.gap), (known.clone(), -1.0, 0.0));
+    assert_eq!(
+        (minimum.x, minimum.value, minimum.gap),
+        (known.clone(), -1.0, 0.0)
+    );
     assert!((f.value(&known).unwrap()[0] + 1.0).abs() < 1e-15);
     assert!(f.value(&[0.0, 0.0, 0.0]).unwrap()[0] > -1.0);
 }
@@ -71,7 +84,10 @@ fn the_inverse_differentiates_like_the_inverse() {
         let g = net(activation, n, 60);
         let mut rng = Rng::new(9);
         let (y, w) = (rng.normals(n * 2), rng.normals(n * 2));
-        let options = InverseOptions { tolerance: 1e-13, ..Default::default() };
+        let options = InverseOptions {
+            tolerance: 1e-13,
+            ..Default::default()
+        };
         let x = g.inverse(&y, &options).unwrap().x;
         let vjp = g.inverse_vjp(&x, &w).unwrap();
         for i in 0..y.len() {
@@ -80,7 +96,11 @@ fn the_inverse_differentiates_like_the_inverse() {
             at[1][i] -= 1e-5;
             let [plus, minus] = at.map(|y| g.inverse(&y, &options).unwrap().x);
             let difference: f64 = (0..y.len()).map(|j| w[j] * (plus[j] - minus[j]) / 2e-5).sum();
-            assert!((difference - vjp[i]).abs() < 1e-6 * (1.0 + difference.abs()), "{activation}: {difference} {}", vjp[i]);
+            assert!(
+                (difference - vjp[i]).abs() < 1e-6 * (1.0 + difference.abs()),
+                "{activation}: {difference} {}",
+                vjp[i]
+            );
         }
     }
 }
@@ -90,7 +110,10 @@ fn single_precision_agrees_with_double_to_its_own_rounding() {
     let bounds = Bounds::new(0.2, 5.0).unwrap();
     let free =
         BiLipNetFree::random(6, &[20, 20], 2, bounds, Activation::Elu, 0.7, &mut Rng::new(70)).unwrap();
-    let (single, double) = (BiLipNet::<f32>::from_free(&free).unwrap(), BiLipNet::<f64>::from_free(&free).unwrap());
+    let (single, double) = (
+        BiLipNet::<f32>::from_free(&free).unwrap(),
+        BiLipNet::<f64>::from_free(&free).unwrap(),
+    );
     let x = Rng::new(71).normals(6 * 300);
     let x32: Vec<f32> = x.iter().map(|v| *v as f32).collect();
     let (a, b) = (single.forward(&x32).unwrap(), double.forward(&x).unwrap());
@@ -131,7 +154,10 @@ fn estimates_lie_inside_the_bounds() {
     let slopes = measured_slopes(&g, &x, &other).unwrap().unwrap();
     let local = local_lipschitz(&g, &x, 30).unwrap().unwrap();
     for estimate in [slopes, local] {
-        assert!(estimate.smallest >= g.bounds().mu() && estimate.largest <= g.bounds().nu(), "{estimate}");
+        assert!(
+            estimate.smallest >= g.bounds().mu() && estimate.largest <= g.bounds().nu(),
+            "{estimate}"
+        );
         assert_eq!(estimate.samples, 500);
     }
     // The local slope is the largest one of all directions, so it is not below the sampled ones by much.

@@ -32,13 +32,17 @@ impl Fixture {
                         .chunks_exact(4)
                         .map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap())))
                         .collect(),
-                    safetensors::Dtype::F64 => {
-                        view.data().chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
-                    }
+                    safetensors::Dtype::F64 => view
+                        .data()
+                        .chunks_exact(8)
+                        .map(|b| f64::from_le_bytes(b.try_into().unwrap()))
+                        .collect(),
                     other => panic!("{other:?}"),
                 };
                 // `param/BiLipBlock.mon_0.Fq` and `state/bln.mon_layers.0.Fq` are spelled without their prefixes below.
-                let name = name.replace("param/BiLipBlock.", "param/").replace("state/bln.", "state/");
+                let name = name
+                    .replace("param/BiLipBlock.", "param/")
+                    .replace("state/bln.", "state/");
                 (name, (view.shape().to_vec(), values))
             })
             .collect();
@@ -54,7 +58,11 @@ impl Fixture {
     }
 
     fn vector(&self, key: &str) -> Vec<f64> {
-        self.tensors.get(key).unwrap_or_else(|| panic!("{}: {key}", self.name)).1.clone()
+        self.tensors
+            .get(key)
+            .unwrap_or_else(|| panic!("{}: {key}", self.name))
+            .1
+            .clone()
     }
 
     fn scalar(&self, key: &str) -> f64 {
@@ -75,11 +83,17 @@ impl Fixture {
     }
 
     fn kind(&self) -> Option<String> {
-        self.metadata.contains_key("kind").then(|| self.meta("kind").as_str().unwrap().to_string())
+        self.metadata
+            .contains_key("kind")
+            .then(|| self.meta("kind").as_str().unwrap().to_string())
     }
 
     fn bounds(&self) -> Bounds {
-        Bounds::new(self.meta("mu").as_f64().unwrap(), self.meta("nu").as_f64().unwrap()).unwrap()
+        Bounds::new(
+            self.meta("mu").as_f64().unwrap(),
+            self.meta("nu").as_f64().unwrap(),
+        )
+        .unwrap()
     }
 
     fn activation(&self) -> Activation {
@@ -89,9 +103,14 @@ impl Fixture {
     /// `F^q` to `by` of a published JAX layer under a prefix such as `param/mon_0.`.
     fn monlip(&self, prefix: &str, bounds: Bounds) -> MonLipFree {
         let layers = (0..).take_while(|k| self.has(&format!("{prefix}Fab{k}"))).count();
-        let fq = self.scaled(&format!("{prefix}Fq"), &format!("{prefix}fq")).transpose().to_owned();
+        let fq = self
+            .scaled(&format!("{prefix}Fq"), &format!("{prefix}fq"))
+            .transpose()
+            .to_owned();
         let hidden_bias = if self.has(&format!("{prefix}b0")) {
-            (0..layers).flat_map(|k| self.vector(&format!("{prefix}b{k}"))).collect()
+            (0..layers)
+                .flat_map(|k| self.vector(&format!("{prefix}b{k}")))
+                .collect()
         } else {
             vec![0.0; fq.nrows()]
         };
@@ -117,11 +136,17 @@ impl Fixture {
                 .map(|k| {
                     let w = self.scaled(&format!("param/uni_{k}.W"), &format!("param/uni_{k}.a"));
                     let key = format!("param/uni_{k}.b");
-                    let bias = if self.has(&key) { self.vector(&key) } else { vec![0.0; w.nrows()] };
+                    let bias = if self.has(&key) {
+                        self.vector(&key)
+                    } else {
+                        vec![0.0; w.nrows()]
+                    };
                     (w, bias)
                 })
                 .collect(),
-            monotone: (0..depth).map(|k| self.monlip(&format!("param/mon_{k}."), self.bounds())).collect(),
+            monotone: (0..depth)
+                .map(|k| self.monlip(&format!("param/mon_{k}."), self.bounds()))
+                .collect(),
         };
         free.share_bounds().unwrap();
         free
@@ -141,11 +166,15 @@ impl Fixture {
                     fp: None,
                     fab: (0..layers)
                         .map(|j| {
-                            self.scaled(&at(&format!("Fr.{j}")), &at(&format!("fr.{j}"))).transpose().to_owned()
+                            self.scaled(&at(&format!("Fr.{j}")), &at(&format!("fr.{j}")))
+                                .transpose()
+                                .to_owned()
                         })
                         .collect(),
                     log_psi: None,
-                    hidden_bias: (0..layers).flat_map(|j| self.vector(&at(&format!("bs.{j}")))).collect(),
+                    hidden_bias: (0..layers)
+                        .flat_map(|j| self.vector(&at(&format!("bs.{j}"))))
+                        .collect(),
                     output_bias: self.vector(&at("by")),
                 }
             })
@@ -168,7 +197,10 @@ impl Fixture {
             .map_while(|i| {
                 let key = format!("{prefix}.Dense_{i}.kernel");
                 self.has(&key).then(|| {
-                    (self.matrix(&key).transpose().to_owned(), self.vector(&format!("{prefix}.Dense_{i}.bias")))
+                    (
+                        self.matrix(&key).transpose().to_owned(),
+                        self.vector(&format!("{prefix}.Dense_{i}.bias")),
+                    )
                 })
             })
             .collect();
@@ -184,11 +216,17 @@ fn narrow<T: Real>(values: &[f64]) -> Vec<T> {
 fn relative<T: Real>(found: &[T], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let scale = expected.iter().fold(0.0f64, |a, v| a.max(v.abs()));
-    found.iter().zip(expected).fold(0.0f64, |a, (f, e)| a.max((f.as_f64() - e).abs())) / scale
+    found
+        .iter()
+        .zip(expected)
+        .fold(0.0f64, |a, (f, e)| a.max((f.as_f64() - e).abs()))
+        / scale
 }
 
 fn row_major(m: bilip::faer::MatRef<'_, f64>) -> Vec<f64> {
-    (0..m.nrows()).flat_map(|i| (0..m.ncols()).map(move |j| m[(i, j)])).collect()
+    (0..m.nrows())
+        .flat_map(|i| (0..m.ncols()).map(move |j| m[(i, j)]))
+        .collect()
 }
 
 fn outputs<T: Real>(f: &Fixture) -> Vec<T> {
@@ -197,9 +235,15 @@ fn outputs<T: Real>(f: &Fixture) -> Vec<T> {
     match f.kind().unwrap().as_str() {
         "orthogonal" => {
             let w = f.scaled("param/W", "param/a");
-            Orthogonal::<T>::from_free(w.as_ref(), &f.vector("param/b")).unwrap().forward(&x).unwrap()
+            Orthogonal::<T>::from_free(w.as_ref(), &f.vector("param/b"))
+                .unwrap()
+                .forward(&x)
+                .unwrap()
         }
-        "monlip" => MonLip::<T>::from_free(&f.monlip("param/", f.bounds())).unwrap().forward(&x).unwrap(),
+        "monlip" => MonLip::<T>::from_free(&f.monlip("param/", f.bounds()))
+            .unwrap()
+            .forward(&x)
+            .unwrap(),
         "bilipnet" => {
             let free = if torch { f.torch_net() } else { f.net() };
             BiLipNet::<T>::from_free(&free).unwrap().forward(&x).unwrap()
@@ -209,11 +253,17 @@ fn outputs<T: Real>(f: &Fixture) -> Vec<T> {
             let n = net.dim() as f64;
             // Its potential is a mean: ½‖G‖²/n + c.
             let values = PlNet::new(net, 0.0).unwrap().value(&x).unwrap();
-            values.iter().map(|v| T::round_from(v.as_f64() / n + f.scalar("state/bias"))).collect()
+            values
+                .iter()
+                .map(|v| T::round_from(v.as_f64() / n + f.scalar("state/bias")))
+                .collect()
         }
         "plnet" => {
             let net = BiLipNet::<T>::from_free(&f.net()).unwrap();
-            PlNet::new(net, f.scalar("param/QuadPotential_0.c")).unwrap().value(&x).unwrap()
+            PlNet::new(net, f.scalar("param/QuadPotential_0.c"))
+                .unwrap()
+                .value(&x)
+                .unwrap()
         }
         "partial_bilipnet" => partial(f).forward(&x, &narrow(&f.vector("p"))).unwrap(),
         other => panic!("{}: unknown kind {other}", f.name),
@@ -226,9 +276,15 @@ fn input_gradient(f: &Fixture) -> Vec<f64> {
     match f.kind().unwrap().as_str() {
         "orthogonal" => {
             let free = f.scaled("param/W", "param/a");
-            Orthogonal::<f64>::from_free(free.as_ref(), &f.vector("param/b")).unwrap().vjp(&x, &w).unwrap()
+            Orthogonal::<f64>::from_free(free.as_ref(), &f.vector("param/b"))
+                .unwrap()
+                .vjp(&x, &w)
+                .unwrap()
         }
-        "monlip" => MonLip::<f64>::from_free(&f.monlip("param/", f.bounds())).unwrap().vjp(&x, &w).unwrap(),
+        "monlip" => MonLip::<f64>::from_free(&f.monlip("param/", f.bounds()))
+            .unwrap()
+            .vjp(&x, &w)
+            .unwrap(),
         "bilipnet" => BiLipNet::<f64>::from_free(&f.net()).unwrap().vjp(&x, &w).unwrap(),
         "plnet" => {
             let net = BiLipNet::<f64>::from_free(&f.net()).unwrap();
@@ -244,8 +300,12 @@ fn input_gradient(f: &Fixture) -> Vec<f64> {
 fn partial<T: Real>(f: &Fixture) -> PartialBiLipNet<T> {
     let depth = f.meta("depth").as_u64().unwrap() as usize;
     let net = BiLipNet::<T>::from_free(&f.net()).unwrap();
-    let orthogonal = (0..=depth).map(|k| f.mlp(&format!("param/uni_b_{k}")).convert()).collect();
-    let hidden = (0..depth).map(|k| f.mlp(&format!("param/mon_b_{k}")).convert()).collect();
+    let orthogonal = (0..=depth)
+        .map(|k| f.mlp(&format!("param/uni_b_{k}")).convert())
+        .collect();
+    let hidden = (0..depth)
+        .map(|k| f.mlp(&format!("param/mon_b_{k}")).convert())
+        .collect();
     PartialBiLipNet::new(net, orthogonal, hidden).unwrap()
 }
 
@@ -263,7 +323,10 @@ fn check(f: &Fixture) {
         assert!(error < 1e-12 && error32 < 1e-5);
         return;
     };
-    let (e64, e32) = (relative(&outputs::<f64>(f), &f.vector("y")), relative(&outputs::<f32>(f), &f.vector("y")));
+    let (e64, e32) = (
+        relative(&outputs::<f64>(f), &f.vector("y")),
+        relative(&outputs::<f32>(f), &f.vector("y")),
+    );
     println!("{:22} y {e64:.1e}, in f32 {e32:.1e}", f.name);
     assert!(e64 < 1e-12, "{}: {e64:.2e}", f.name);
     assert!(e32 < 1e-5, "{}: {e32:.2e}", f.name);
@@ -278,13 +341,20 @@ fn check(f: &Fixture) {
         let wide = single.to_f64();
         let compare = |name: &str, a: bilip::faer::MatRef<'_, f64>, b: bilip::faer::MatRef<'_, f64>| {
             let expected = f.vector(&format!("explicit/{name}"));
-            let (e64, e32) = (relative(&row_major(a), &expected), relative(&row_major(b), &expected));
+            let (e64, e32) = (
+                relative(&row_major(a), &expected),
+                relative(&row_major(b), &expected),
+            );
             println!("{:22} {name} {e64:.1e}, in f32 {e32:.1e}", f.name);
             assert!(e64 < 1e-12 && e32 < 1e-5, "{} {name}", f.name);
         };
         compare("S", layer.s(), wide.s());
         for k in 0..layer.v().len() {
-            compare(&format!("V{}", k + 1), layer.v()[k].as_ref(), wide.v()[k].as_ref());
+            compare(
+                &format!("V{}", k + 1),
+                layer.v()[k].as_ref(),
+                wide.v()[k].as_ref(),
+            );
         }
     }
 }

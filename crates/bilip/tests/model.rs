@@ -19,11 +19,19 @@ fn models<T: Real>(activation: Activation) -> Vec<Network<T>> {
         BiLipNet::<T>::from_free(&free).unwrap()
     };
     let mut mlp = |outputs: usize| {
-        let layers = vec![(rng.glorot(4, 3), rng.normals(4)), (rng.glorot(outputs, 4), rng.normals(outputs))];
+        let layers = vec![
+            (rng.glorot(4, 3), rng.normals(4)),
+            (rng.glorot(outputs, 4), rng.normals(outputs)),
+        ];
         Mlp::new(layers).unwrap().convert::<T>()
     };
     let mut partial = || {
-        PartialBiLipNet::new(net(), (0..3).map(|_| mlp(2)).collect(), (0..2).map(|_| mlp(7)).collect()).unwrap()
+        PartialBiLipNet::new(
+            net(),
+            (0..3).map(|_| mlp(2)).collect(),
+            (0..2).map(|_| mlp(7)).collect(),
+        )
+        .unwrap()
     };
     let (first, second) = (partial(), partial());
     vec![
@@ -32,13 +40,17 @@ fn models<T: Real>(activation: Activation) -> Vec<Network<T>> {
         Network::PartialPlNet(PartialPlNet::new(second, 0.1).unwrap()),
         Network::BiLipNet(net()),
         Network::PlNet(PlNet::new(net(), -1.0 / 3.0).unwrap()),
-        Network::PlNet(PlNet::with_minimizer(net(), 2.0, vec![T::round_from(0.5), T::round_from(-0.1)]).unwrap()),
+        Network::PlNet(
+            PlNet::with_minimizer(net(), 2.0, vec![T::round_from(0.5), T::round_from(-0.1)]).unwrap(),
+        ),
     ]
 }
 
 /// The network's value at a fixed point, all kinds alike.
 fn value<T: Real>(network: &Network<T>) -> Vec<T> {
-    let x: Vec<T> = (0..network.dim()).map(|i| T::round_from(0.3 + 0.7 * i as f64)).collect();
+    let x: Vec<T> = (0..network.dim())
+        .map(|i| T::round_from(0.3 + 0.7 * i as f64))
+        .collect();
     let p: Vec<T> = [0.1, -0.4, 0.9].map(T::round_from).to_vec();
     match network {
         Network::MonLip(l) => l.forward(&x).unwrap(),
@@ -51,7 +63,9 @@ fn value<T: Real>(network: &Network<T>) -> Vec<T> {
 }
 
 fn small() -> Vec<u8> {
-    Model::from(models::<f32>(Activation::Tanh).remove(0)).to_bytes().unwrap()
+    Model::from(models::<f32>(Activation::Tanh).remove(0))
+        .to_bytes()
+        .unwrap()
 }
 
 #[test]
@@ -59,18 +73,24 @@ fn every_kind_and_precision_comes_back_bit_for_bit() {
     for activation in Activation::ALL {
         for network in models::<f64>(activation) {
             let mut model = Model::from(network.clone());
-            model.provenance.insert("made by".into(), "a test, ½ of it in UTF-8".into());
+            model
+                .provenance
+                .insert("made by".into(), "a test, ½ of it in UTF-8".into());
             let again = Model::from_bytes(&model.to_bytes().unwrap()).unwrap();
             assert_eq!(again.provenance, model.provenance);
             assert_eq!(again.certificate(), model.certificate());
             assert_eq!(again.verify(), model.certificate());
-            let Stored::F64(read) = again.network else { panic!("precision") };
+            let Stored::F64(read) = again.network else {
+                panic!("precision")
+            };
             assert_eq!(value(&read), value(&network), "{}", network.kind_name());
         }
         for network in models::<f32>(activation) {
             let again = Model::from_bytes(&Model::from(network.clone()).to_bytes().unwrap()).unwrap();
             assert!(again.verify().holds());
-            let Stored::F32(read) = again.network else { panic!("precision") };
+            let Stored::F32(read) = again.network else {
+                panic!("precision")
+            };
             assert_eq!(value(&read), value(&network), "{}", network.kind_name());
         }
     }
@@ -89,14 +109,21 @@ fn saving_replaces_the_file_at_once_or_leaves_it_alone() {
     let missing = folder.path().join("no such folder/model.safetensors");
     assert!(matches!(first.save(&missing), Err(Error::Io { .. })));
     assert!(matches!(Model::load(&missing), Err(Error::Io { .. })));
-    assert!(matches!(Model::load(folder.path()), Err(Error::ModelFile { .. } | Error::Io { .. })));
+    assert!(matches!(
+        Model::load(folder.path()),
+        Err(Error::ModelFile { .. } | Error::Io { .. })
+    ));
 }
 
 #[test]
 fn a_file_cut_short_anywhere_is_an_error() {
     let bytes = small();
     for length in 0..bytes.len() {
-        assert!(Model::from_bytes(&bytes[..length]).is_err(), "{length} of {} bytes", bytes.len());
+        assert!(
+            Model::from_bytes(&bytes[..length]).is_err(),
+            "{length} of {} bytes",
+            bytes.len()
+        );
     }
     let mut longer = bytes.clone();
     longer.push(0);
@@ -127,7 +154,9 @@ fn every_single_bit_flip_is_an_error_or_an_honest_model() {
 
 #[test]
 fn a_flip_of_a_high_bit_in_the_weights_is_caught_by_verification() {
-    let bytes = Model::from(models::<f64>(Activation::Relu).remove(3)).to_bytes().unwrap();
+    let bytes = Model::from(models::<f64>(Activation::Relu).remove(3))
+        .to_bytes()
+        .unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let folder = tempfile::tempdir().unwrap();
     let mut caught = 0;
@@ -154,7 +183,10 @@ fn hostile_headers_are_errors_and_cost_nothing() {
         bytes
     };
     let meta = |text: &str| {
-        header(&format!(r#"{{"__metadata__":{{"bilip":{}}}}}"#, serde_json::Value::String(text.into())))
+        header(&format!(
+            r#"{{"__metadata__":{{"bilip":{}}}}}"#,
+            serde_json::Value::String(text.into())
+        ))
     };
     let good = small();
     let size = u64::from_le_bytes(good[..8].try_into().unwrap()) as usize;
@@ -171,7 +203,10 @@ fn hostile_headers_are_errors_and_cost_nothing() {
         ("not JSON", header("hello")),
         ("no metadata", header("{}")),
         ("deeply nested", meta(&"[".repeat(100_000))),
-        ("another version", edited(r#"format_version\":1"#, r#"format_version\":99"#)),
+        (
+            "another version",
+            edited(r#"format_version\":1"#, r#"format_version\":99"#),
+        ),
         ("no version", edited("format_version", "versionformat_")),
         ("unknown kind", edited("mon_lip", "mon_lap")),
         ("kind of other shape", edited("mon_lip", "bi_lip_net")),
@@ -180,15 +215,39 @@ fn hostile_headers_are_errors_and_cost_nothing() {
         ("mu zero", edited(r#"\"mu\":0.3"#, r#"\"mu\":0.0"#)),
         ("huge n", edited(r#"\"n\":3"#, r#"\"n\":18446744073709551615"#)),
         ("n zero", edited(r#"\"n\":3"#, r#"\"n\":0"#)),
-        ("huge widths", edited(r#"\"units\":[4,6,5]"#, r#"\"units\":[18446744073709551615,18446744073709551615]"#)),
+        (
+            "huge widths",
+            edited(
+                r#"\"units\":[4,6,5]"#,
+                r#"\"units\":[18446744073709551615,18446744073709551615]"#,
+            ),
+        ),
         ("no widths", edited(r#"\"units\":[4,6,5]"#, r#"\"units\":[]"#)),
-        ("zero width", edited(r#"\"units\":[4,6,5]"#, r#"\"units\":[4,0,5]"#)),
-        ("widths of other shape", edited(r#"\"units\":[4,6,5]"#, r#"\"units\":[4,5,6]"#)),
-        ("precision", edited(r#"precision\":\"f32"#, r#"precision\":\"f64"#)),
+        (
+            "zero width",
+            edited(r#"\"units\":[4,6,5]"#, r#"\"units\":[4,0,5]"#),
+        ),
+        (
+            "widths of other shape",
+            edited(r#"\"units\":[4,6,5]"#, r#"\"units\":[4,5,6]"#),
+        ),
+        (
+            "precision",
+            edited(r#"precision\":\"f32"#, r#"precision\":\"f64"#),
+        ),
         ("tensor renamed", edited("monotone.0.s", "monotone.0.t")),
-        ("certificate of nothing", edited(r#"\"layers\":[{"#, r#"\"layers\":[],\"x\":[{"#)),
-        ("certificate of another kind", edited(r#"\"kind\":\"monlip"#, r#"\"kind\":\"orthogonal"#)),
-        ("certificate better than true", edited(r#"\"certified_mu\":0.3"#, r#"\"certified_mu\":-0.3"#)),
+        (
+            "certificate of nothing",
+            edited(r#"\"layers\":[{"#, r#"\"layers\":[],\"x\":[{"#),
+        ),
+        (
+            "certificate of another kind",
+            edited(r#"\"kind\":\"monlip"#, r#"\"kind\":\"orthogonal"#),
+        ),
+        (
+            "certificate better than true",
+            edited(r#"\"certified_mu\":0.3"#, r#"\"certified_mu\":-0.3"#),
+        ),
     ];
     for (what, bytes) in cases {
         let error = Model::from_bytes(&bytes).map(|_| ()).unwrap_err().to_string();
@@ -215,7 +274,10 @@ fn a_forged_certificate_does_not_survive_verification() {
     let path = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(path.path(), forged).unwrap();
     assert!(Model::load(path.path()).unwrap().certificate().holds());
-    assert!(matches!(Model::load_verified(path.path()), Err(Error::NotCertifiable { .. })));
+    assert!(matches!(
+        Model::load_verified(path.path()),
+        Err(Error::NotCertifiable { .. })
+    ));
 }
 
 #[cfg(target_os = "linux")]

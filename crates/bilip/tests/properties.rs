@@ -40,7 +40,13 @@ impl Shape {
     fn net<T: Real>(&self) -> BiLipNet<T> {
         let mut rng = Rng::new(self.seed);
         let mut free = BiLipNetFree::random(
-            self.n, &self.units, self.blocks, self.bounds, self.activation, 0.5, &mut rng,
+            self.n,
+            &self.units,
+            self.blocks,
+            self.bounds,
+            self.activation,
+            0.5,
+            &mut rng,
         )
         .unwrap();
         free.monotone = (0..self.blocks).map(|_| self.monlip(&mut rng)).collect();
@@ -61,12 +67,23 @@ fn shapes(n: usize, largest: f64) -> impl Strategy<Value = Shape> {
         prop::bool::weighted(0.25),
         any::<u64>(),
     )
-        .prop_map(|(n, units, blocks, activation, (log_tau, log_mu), scaled, general, seed)| {
-            let mu = 10f64.powf(log_mu);
-            let nu = mu * (1.0 + 10f64.powf(log_tau));
-            let bounds = Bounds::new(mu, nu).unwrap();
-            Shape { n, units, blocks, activation: Activation::ALL[activation], bounds, scaled, general, seed }
-        })
+        .prop_map(
+            |(n, units, blocks, activation, (log_tau, log_mu), scaled, general, seed)| {
+                let mu = 10f64.powf(log_mu);
+                let nu = mu * (1.0 + 10f64.powf(log_tau));
+                let bounds = Bounds::new(mu, nu).unwrap();
+                Shape {
+                    n,
+                    units,
+                    blocks,
+                    activation: Activation::ALL[activation],
+                    bounds,
+                    scaled,
+                    general,
+                    seed,
+                }
+            },
+        )
 }
 
 fn norm(v: &[f64]) -> f64 {
@@ -84,11 +101,22 @@ fn assert_two_sided<T: Real>(map: &impl BiLipschitz<T>, claim: Bounds, rng: &mut
         let scale = 10f64.powi(k % 4 - 1);
         let x: Vec<f64> = rng.normals(n).iter().map(|v| 3.0 * v).collect();
         let other: Vec<f64> = x.iter().map(|v| v + scale * rng.normal()).collect();
-        let ((a, ea), (b, eb)) = (map.forward_with_error(&x).unwrap(), map.forward_with_error(&other).unwrap());
+        let ((a, ea), (b, eb)) = (
+            map.forward_with_error(&x).unwrap(),
+            map.forward_with_error(&other).unwrap(),
+        );
         let (dx, dy) = (norm(&difference(&x, &other)), norm(&difference(&a, &b)));
         let slack = ea[0] + eb[0] + 1e-13 * dy;
-        assert!(dy >= claim.mu() * dx * (1.0 - 1e-13) - slack, "{dy} < {} · {dx}", claim.mu());
-        assert!(dy <= claim.nu() * dx * (1.0 + 1e-13) + slack, "{dy} > {} · {dx}", claim.nu());
+        assert!(
+            dy >= claim.mu() * dx * (1.0 - 1e-13) - slack,
+            "{dy} < {} · {dx}",
+            claim.mu()
+        );
+        assert!(
+            dy <= claim.nu() * dx * (1.0 + 1e-13) + slack,
+            "{dy} > {} · {dx}",
+            claim.nu()
+        );
     }
 }
 

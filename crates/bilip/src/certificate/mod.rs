@@ -104,8 +104,8 @@ impl LayerCertificate {
             && self.certified_mu <= self.certified_nu
             && self.certified_nu.is_finite();
         let claim = design.is_none_or(|b| b == self.claimed);
-        let verdict = !self.holds
-            || (self.certified_mu >= self.claimed.mu() && self.certified_nu <= self.claimed.nu());
+        let verdict =
+            !self.holds || (self.certified_mu >= self.claimed.mu() && self.certified_nu <= self.claimed.nu());
         self.kind == kind && numbers && claim && verdict && self.supported().is_ok()
     }
 }
@@ -138,7 +138,10 @@ impl Certificate {
             Ok(b) => (b.mu(), b.nu()),
             Err(_) => (
                 0.0,
-                layers.iter().fold(1.0f64, |nu, l| (nu * l.certified_nu).next_up()).min(f64::MAX),
+                layers
+                    .iter()
+                    .fold(1.0f64, |nu, l| (nu * l.certified_nu).next_up())
+                    .min(f64::MAX),
             ),
         };
         let holds = supported.is_ok_and(|b| b.imply(&claim));
@@ -225,7 +228,11 @@ impl std::fmt::Display for Certificate {
             self.distortion,
             if self.holds { "proved" } else { "NOT proved" }
         )?;
-        writeln!(f, "  proved: mu >= {:.17e}, nu <= {:.17e}", self.certified_mu, self.certified_nu)?;
+        writeln!(
+            f,
+            "  proved: mu >= {:.17e}, nu <= {:.17e}",
+            self.certified_mu, self.certified_nu
+        )?;
         if let Some(pl) = self.pl_constant {
             writeln!(f, "  Polyak-Lojasiewicz constant >= {pl:.17e}")?;
         }
@@ -293,9 +300,7 @@ fn condition(v: &[Mat<f64>], s: MatRef<'_, f64>, hidden: f64, corner: f64) -> (A
         border.push(Mat::from_fn(s.ncols(), *m, |i, j| scale * block[(j, i)]));
         at += m;
     }
-    let diagonal = |m: usize, value: f64| {
-        Mat::from_fn(m, m, |i, j| if i == j { scale * value } else { 0.0 })
-    };
+    let diagonal = |m: usize, value: f64| Mat::from_fn(m, m, |i, j| if i == j { scale * value } else { 0.0 });
     let arrow = Arrow {
         diagonal: units.iter().map(|m| diagonal(*m, hidden)).collect(),
         sub: v
@@ -332,11 +337,7 @@ pub(crate) fn certify_monlip(v: &[Mat<f64>], s: MatRef<'_, f64>, design: Bounds)
 ///    With `κ = ½δζ²` this gives `μ' = μ − κ` and `‖Δỹ‖ ≤ (γ/2)(1 + √(1 + 4κ/γ))‖Δx‖`.
 ///
 /// Both are proofs, so the better of each bound is taken.
-fn supported_by_foreign_weights(
-    v: &[Mat<f64>],
-    s: MatRef<'_, f64>,
-    design: Bounds,
-) -> LayerCertificate {
+fn supported_by_foreign_weights(v: &[Mat<f64>], s: MatRef<'_, f64>, design: Bounds) -> LayerCertificate {
     let (mu, gamma) = (design.mu(), design.gap());
     let defect = smallest(|delta| {
         let (arrow, _) = condition(v, s, 1.0 + delta, 1.0);
@@ -423,7 +424,9 @@ pub(crate) fn round_certified<T: Real>(
     let mut epsilon = (2.0 * arrow.resolution()).max(2.0 * T::UNIT_ROUNDOFF);
     while epsilon < 1e-2 {
         let shrink = |a: MatRef<'_, f64>| {
-            Mat::<T>::from_fn(a.nrows(), a.ncols(), |i, j| T::round_from((1.0 - epsilon) * a[(i, j)]))
+            Mat::<T>::from_fn(a.nrows(), a.ncols(), |i, j| {
+                T::round_from((1.0 - epsilon) * a[(i, j)])
+            })
         };
         let vt: Vec<Mat<T>> = v.iter().map(|v| shrink(v.as_ref())).collect();
         let st = shrink(s);

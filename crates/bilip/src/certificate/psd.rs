@@ -47,7 +47,9 @@ const GRID: f64 = (1u64 << 26) as f64;
 
 impl Split {
     fn new(full: Mat<f64>) -> Self {
-        let grid = Mat::from_fn(full.nrows(), full.ncols(), |i, j| (full[(i, j)] * GRID).round_ties_even() / GRID);
+        let grid = Mat::from_fn(full.nrows(), full.ncols(), |i, j| {
+            (full[(i, j)] * GRID).round_ties_even() / GRID
+        });
         // Exact: the difference of a number and its rounding to a grid is representable.
         let rest = &full - &grid;
         Split { grid, rest, full }
@@ -56,8 +58,7 @@ impl Split {
 
 impl Arrow {
     fn length(&self) -> usize {
-        self.diagonal.iter().map(|d| d.nrows()).sum::<usize>()
-            + self.corner.as_ref().map_or(0, |c| c.nrows())
+        self.diagonal.iter().map(|d| d.nrows()).sum::<usize>() + self.corner.as_ref().map_or(0, |c| c.nrows())
     }
 
     /// A proved lower bound on the smallest eigenvalue, or `None` when it is below `shift` as far as can be seen.
@@ -107,7 +108,14 @@ impl Arrow {
             }
             if k > 0 {
                 let b = &below[k - 1].full;
-                matmul(d.as_mut(), Accum::Add, b.transpose(), b.as_ref(), -1.0, par_for(m * m * b.nrows()));
+                matmul(
+                    d.as_mut(),
+                    Accum::Add,
+                    b.transpose(),
+                    b.as_ref(),
+                    -1.0,
+                    par_for(m * m * b.nrows()),
+                );
             }
             let l = cholesky(d)?;
             if k + 1 < blocks {
@@ -119,7 +127,14 @@ impl Arrow {
                 let mut c = self.border[k].transpose().to_owned();
                 if k > 0 {
                     let (b, before) = (&below[k - 1].full, &bottom[k - 1].full);
-                    matmul(c.as_mut(), Accum::Add, b.transpose(), before.as_ref(), -1.0, par_for(m * width * b.nrows()));
+                    matmul(
+                        c.as_mut(),
+                        Accum::Add,
+                        b.transpose(),
+                        before.as_ref(),
+                        -1.0,
+                        par_for(m * width * b.nrows()),
+                    );
                 }
                 solve_lower_triangular_in_place(l.as_ref(), c.as_mut(), par_for(m * m * width));
                 bottom.push(Split::new(c));
@@ -135,7 +150,14 @@ impl Arrow {
                 }
                 for c in &bottom {
                     let c = &c.full;
-                    matmul(d.as_mut(), Accum::Add, c.transpose(), c.as_ref(), -1.0, par_for(width * width * c.nrows()));
+                    matmul(
+                        d.as_mut(),
+                        Accum::Add,
+                        c.transpose(),
+                        c.as_ref(),
+                        -1.0,
+                        par_for(width * width * c.nrows()),
+                    );
                 }
                 Some(Split::new(cholesky(d)?.transpose().to_owned()))
             }
@@ -189,9 +211,30 @@ fn residual(a: MatRef<'_, f64>, shift: f64, pairs: &[(&Split, &Split)]) -> Optio
     let mut exact = Mat::<f64>::zeros(r, c);
     let mut small = Mat::<f64>::zeros(r, c);
     for (p, q) in pairs {
-        matmul(exact.as_mut(), Accum::Add, p.grid.transpose(), q.grid.as_ref(), 1.0, par);
-        matmul(small.as_mut(), Accum::Add, p.grid.transpose(), q.rest.as_ref(), 1.0, par);
-        matmul(small.as_mut(), Accum::Add, p.rest.transpose(), q.full.as_ref(), 1.0, par);
+        matmul(
+            exact.as_mut(),
+            Accum::Add,
+            p.grid.transpose(),
+            q.grid.as_ref(),
+            1.0,
+            par,
+        );
+        matmul(
+            small.as_mut(),
+            Accum::Add,
+            p.grid.transpose(),
+            q.rest.as_ref(),
+            1.0,
+            par,
+        );
+        matmul(
+            small.as_mut(),
+            Accum::Add,
+            p.rest.transpose(),
+            q.full.as_ref(),
+            1.0,
+            par,
+        );
     }
     let is_diagonal = pairs.iter().all(|(p, q)| std::ptr::eq(*p, *q));
     if is_diagonal {
@@ -229,7 +272,11 @@ struct RowSums {
 
 impl RowSums {
     fn new(length: usize) -> Self {
-        RowSums { sums: vec![0.0; length], counts: vec![0; length], entry_error: 0.0 }
+        RowSums {
+            sums: vec![0.0; length],
+            counts: vec![0; length],
+            entry_error: 0.0,
+        }
     }
 
     fn add(&mut self, i: usize, value: f64) {
@@ -285,11 +332,30 @@ pub(crate) fn norm2_upper(a: MatRef<'_, f64>) -> f64 {
     let a = if a.nrows() < a.ncols() { a.transpose() } else { a };
     let (rows, n) = a.shape();
     let frobenius = frobenius_upper(a);
-    if n == 0 || frobenius == 0.0 {
+    let largest = a.norm_max();
+    if n == 0 || largest == 0.0 {
         return 0.0;
     }
+    // Entries brought to size one by a power of two, so that the Gram matrix neither overflows nor vanishes.
+    let unit = power_of_two_at_least(largest);
+    if !(1e-290..1e290).contains(&unit) {
+        return frobenius;
+    }
+    let scaled = Mat::from_fn(rows, n, |i, j| a[(i, j)] / unit);
+    unit * norm2_of_unit_size(scaled.as_ref(), frobenius / unit)
+}
+
+fn norm2_of_unit_size(a: MatRef<'_, f64>, frobenius: f64) -> f64 {
+    let (rows, n) = a.shape();
     let mut gram = Mat::<f64>::zeros(n, n);
-    matmul(gram.as_mut(), Accum::Replace, a.transpose(), a, 1.0, par_for(n * n * rows));
+    matmul(
+        gram.as_mut(),
+        Accum::Replace,
+        a.transpose(),
+        a,
+        1.0,
+        par_for(n * n * rows),
+    );
     let estimate = power_iteration(gram.as_ref());
     let forming = gamma(rows + 4) * frobenius * frobenius;
     for slack in [1.002, 1.02, 1.2, 2.0] {
@@ -327,7 +393,7 @@ pub(crate) fn frobenius_upper(a: MatRef<'_, f64>) -> f64 {
             sum += v * v;
         }
     }
-    largest * sum_up(sum, a.nrows() * a.ncols() + 8).sqrt() * (1.0 + 4.0 * f64::EPSILON)
+    largest * sum_up(sum, a.nrows() * a.ncols() + 8).sqrt() * (1.0 + 4.0 * f64::EPSILON) + f64::MIN_POSITIVE
 }
 
 /// An estimate (no bound) of the largest eigenvalue of a positive semidefinite matrix.
@@ -374,8 +440,14 @@ fn cholesky(mut a: Mat<f64>) -> Option<Mat<f64>> {
     Some(a)
 }
 
-/// The smallest power of two that is at least `x`.
+/// The smallest normal power of two that is at least `x`; `x` itself where there is none.
 pub(crate) fn power_of_two_at_least(x: f64) -> f64 {
+    if x.is_nan() || x > 2f64.powi(1023) {
+        return x;
+    }
+    if x <= f64::MIN_POSITIVE {
+        return f64::MIN_POSITIVE;
+    }
     let mut p = 2f64.powi(x.log2().ceil() as i32);
     while p < x {
         p *= 2.0;
@@ -392,7 +464,12 @@ mod tests {
     use crate::random::Rng;
 
     fn single(a: Mat<f64>) -> Arrow {
-        Arrow { diagonal: vec![a], sub: vec![], border: vec![], corner: None }
+        Arrow {
+            diagonal: vec![a],
+            sub: vec![],
+            border: vec![],
+            corner: None,
+        }
     }
 
     #[test]
@@ -402,7 +479,13 @@ mod tests {
             for gap in [1e-3, 1e-9, 1e-12] {
                 // A matrix with a known spectrum: QΛQᵀ with smallest eigenvalue `gap`, up to rounding.
                 let q = crate::cayley(rng.matrix(n, n, 1.0).as_ref()).unwrap();
-                let lambda = |i: usize| if i == 0 { gap } else { 0.1 + 0.4 * i as f64 / n as f64 };
+                let lambda = |i: usize| {
+                    if i == 0 {
+                        gap
+                    } else {
+                        0.1 + 0.4 * i as f64 / n as f64
+                    }
+                };
                 let scaled = Mat::from_fn(n, n, |i, j| q[(i, j)] * lambda(j));
                 let a = &scaled * q.transpose();
                 let a = Mat::from_fn(n, n, |i, j| 0.5 * (a[(i, j)] + a[(j, i)]));
@@ -461,5 +544,14 @@ mod tests {
             }
         }
         assert_eq!(norm2_upper(Mat::<f64>::zeros(3, 2).as_ref()), 0.0);
+        // Found by fuzzing: numbers whose squares leave the range, once an endless loop.
+        for extreme in [5e-324, 1e-308, 1e-200, 1e200, 1e308] {
+            let a = Mat::from_fn(2, 2, |i, j| if i == j { extreme } else { 0.0 });
+            let bound = norm2_upper(a.as_ref());
+            assert!(bound >= extreme && bound <= 1.5 * extreme + f64::MIN_POSITIVE, "{extreme}: {bound}");
+        }
+        assert_eq!(power_of_two_at_least(0.0), f64::MIN_POSITIVE);
+        assert_eq!(power_of_two_at_least(3.0), 4.0);
+        assert!(power_of_two_at_least(f64::INFINITY).is_infinite());
     }
 }

@@ -52,7 +52,11 @@ pub(super) fn gmres(
             }
             let length = h[k].hypot(h[k + 1]);
             let next = h[k + 1];
-            let (c, s) = if length == 0.0 { (1.0, 0.0) } else { (h[k] / length, next / length) };
+            let (c, s) = if length == 0.0 {
+                (1.0, 0.0)
+            } else {
+                (h[k] / length, next / length)
+            };
             h[k] = length;
             rotations.push((c, s));
             rhs.push(-s * rhs[k]);
@@ -97,9 +101,8 @@ mod tests {
             let a = rng.matrix(n, n, 0.5 / (n as f64).sqrt());
             let a = a + faer::Mat::<f64>::identity(n, n);
             let b: Vec<f64> = (0..n).map(|_| rng.normal()).collect();
-            let multiply = |x: &[f64]| -> Vec<f64> {
-                (0..n).map(|i| (0..n).map(|j| a[(i, j)] * x[j]).sum()).collect()
-            };
+            let multiply =
+                |x: &[f64]| -> Vec<f64> { (0..n).map(|i| (0..n).map(|j| a[(i, j)] * x[j]).sum()).collect() };
             let x = gmres(multiply, &b, 1e-12, 10 * n + 20);
             let residual: Vec<f64> = multiply(&x).iter().zip(&b).map(|(p, b)| p - b).collect();
             assert!(norm(&residual) <= 1e-11 * norm(&b), "n={n}: {}", norm(&residual));

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 pub use newton::Newton;
 pub use splitting::{
-    DavisYin, DouglasRachford, ForwardBackward, ForwardBackwardForward, ForwardStep,
-    InverseMethod, Iteration, LayerProblem, PeacemanRachford,
+    DavisYin, DouglasRachford, ForwardBackward, ForwardBackwardForward, ForwardStep, InverseMethod,
+    Iteration, LayerProblem, PeacemanRachford,
 };
 
 use crate::bounds::Bounds;
@@ -108,13 +108,16 @@ impl std::str::FromStr for Method {
 
     fn from_str(text: &str) -> Result<Self> {
         let lower = text.trim().to_ascii_lowercase();
-        Method::all().into_iter().find(|m| m.name() == lower).ok_or_else(|| {
-            Error::setting(
-                "method",
-                text.chars().take(40).collect::<String>(),
-                "choose one of auto, newton, dys, fsm, fbs, fbfs, prs, drs",
-            )
-        })
+        Method::all()
+            .into_iter()
+            .find(|m| m.name() == lower)
+            .ok_or_else(|| {
+                Error::setting(
+                    "method",
+                    text.chars().take(40).collect::<String>(),
+                    "choose one of auto, newton, dys, fsm, fbs, fbfs, prs, drs",
+                )
+            })
     }
 }
 
@@ -162,12 +165,19 @@ impl Default for InverseOptions {
 impl InverseOptions {
     /// Default settings with another method.
     pub fn with_method(method: Method) -> Self {
-        InverseOptions { method, ..Default::default() }
+        InverseOptions {
+            method,
+            ..Default::default()
+        }
     }
 
     fn check(&self, rows: usize, n: usize) -> Result<()> {
         if !(self.tolerance >= 0.0 && self.tolerance.is_finite()) {
-            return Err(Error::setting("tolerance", self.tolerance, "must be a finite number, at least 0"));
+            return Err(Error::setting(
+                "tolerance",
+                self.tolerance,
+                "must be a finite number, at least 0",
+            ));
         }
         if self.max_iterations == Some(0) {
             return Err(Error::setting("max_iterations", 0, "must be at least 1"));
@@ -339,7 +349,12 @@ fn invert_block(
     let mut iterations = vec![0; rows];
     let mut traces: Vec<Vec<TracePoint>> = vec![Vec::new(); rows];
     let mut statuses = vec![Status::Converged; rows];
-    let monotone = stack.layers.iter().filter(|l| matches!(l, LayerRef::MonLip(_))).count().max(1);
+    let monotone = stack
+        .layers
+        .iter()
+        .filter(|l| matches!(l, LayerRef::MonLip(_)))
+        .count()
+        .max(1);
     // Residual ρ_k at layer k reaches the output enlarged by the later ν's at most: share the tolerance out so that
     // the whole network's ‖G(x̂) − y‖/μ meets it.
     let mut later_nu = 1.0;
@@ -355,7 +370,13 @@ fn invert_block(
                 let single = single_layer(stack, k);
                 let mu = l.bounds().mu();
                 let tolerance = 0.5 * options.tolerance * bounds.mu() / (monotone as f64 * later_nu) / mu;
-                let goal = Goal { mu, tolerance, limit: options.limit(), trace: options.trace, layer: k };
+                let goal = Goal {
+                    mu,
+                    tolerance,
+                    limit: options.limit(),
+                    trace: options.trace,
+                    layer: k,
+                };
                 let start = starts.as_ref().map(|s| s[k].as_slice());
                 let solved = solve_layer(l, &single, &target, start, goal, options);
                 for (j, row) in solved.into_iter().enumerate() {
@@ -491,7 +512,14 @@ fn auto(
             let row = single.rows(j..j + 1);
             let target = &y[j * n..(j + 1) * n];
             let spelled = Goal { limit: spell, ..goal };
-            let mut first = splitting::solve(&DouglasRachford::default(), layer, &row, target, &solved[j].x, spelled);
+            let mut first = splitting::solve(
+                &DouglasRachford::default(),
+                layer,
+                &row,
+                target,
+                &solved[j].x,
+                spelled,
+            );
             let mut taken = first.remove(0);
             if taken.report.status != Status::Converged {
                 let done = taken.report.iterations;
@@ -543,7 +571,12 @@ pub(crate) fn certify_row(
     }
     let (sharp, sharp_error) = rounding::accurate_residual(&stack.rows(row..row + 1), x, y);
     let sharp_size = norm(&sharp);
-    (sharp, sharp_size, goal.bound(sharp_size, sharp_error).min(bound), true)
+    (
+        sharp,
+        sharp_size,
+        goal.bound(sharp_size, sharp_error).min(bound),
+        true,
+    )
 }
 
 /// `J(x)⁻ᵀ w` for every row.
@@ -557,7 +590,14 @@ pub(crate) fn inverse_vjp(stack: &Stack<'_, f64>, x: &[f64], w: &[f64]) -> Resul
             let row = stack.rows(j..j + 1);
             let x = &x[j * n..(j + 1) * n];
             let w = &w[j * n..(j + 1) * n];
-            out.extend(newton::linear_solve(&row, x, w, Direction::Reverse, &Newton::default(), 1e-12));
+            out.extend(newton::linear_solve(
+                &row,
+                x,
+                w,
+                Direction::Reverse,
+                &Newton::default(),
+                1e-12,
+            ));
         }
         out
     });
@@ -582,10 +622,21 @@ mod tests {
             let x = rng.normals(5 * 4);
             let y = layer.forward(&x).unwrap();
             // A limit of zero Newton steps: everything is left to the method behind it.
-            let goal = Goal { mu: layer.bounds().mu(), tolerance: 1e-8, limit: 0, trace: false, layer: 0 };
+            let goal = Goal {
+                mu: layer.bounds().mu(),
+                tolerance: 1e-8,
+                limit: 0,
+                trace: false,
+                layer: 0,
+            };
             let guess = vec![0.0; y.len()];
             for row in auto(&layer, &single, &y, &guess, goal, &Newton::default()) {
-                assert_eq!(row.report.status, Status::Converged, "distortion {distortion}: {:?}", row.report);
+                assert_eq!(
+                    row.report.status,
+                    Status::Converged,
+                    "distortion {distortion}: {:?}",
+                    row.report
+                );
                 assert!(row.report.iterations > 0);
             }
         }
@@ -598,9 +649,19 @@ mod tests {
         let free = MonLipFree::random(30, &[40, 40], bounds, Activation::Tanh, 0.5, &mut rng).unwrap();
         let layer = MonLip::<f64>::from_free(&free).unwrap();
         let y = rng.normals(30 * 3);
-        let dense = layer.inverse(&y, &InverseOptions::with_method(Method::Newton(Newton::default()))).unwrap();
-        let krylov = Newton { krylov_above: 0, ..Default::default() };
-        let krylov = layer.inverse(&y, &InverseOptions::with_method(Method::Newton(krylov))).unwrap();
+        let dense = layer
+            .inverse(
+                &y,
+                &InverseOptions::with_method(Method::Newton(Newton::default())),
+            )
+            .unwrap();
+        let krylov = Newton {
+            krylov_above: 0,
+            ..Default::default()
+        };
+        let krylov = layer
+            .inverse(&y, &InverseOptions::with_method(Method::Newton(krylov)))
+            .unwrap();
         assert!(dense.converged() && krylov.converged());
         let difference: Vec<f64> = dense.x.iter().zip(&krylov.x).map(|(a, b)| a - b).collect();
         assert!(norm(&difference) <= dense.max_error_bound() * 3.0 + krylov.max_error_bound() * 3.0);
@@ -615,8 +676,14 @@ mod tests {
         let x = rng.normals(4);
         let y = layer.forward(&x).unwrap();
         // The published default, α = 1, is a hundred times too long here.
-        let method = Method::DavisYin(DavisYin { alpha: Some(1.0), relaxation: 1.0 });
-        let options = InverseOptions { max_iterations: Some(2_000), ..InverseOptions::with_method(method) };
+        let method = Method::DavisYin(DavisYin {
+            alpha: Some(1.0),
+            relaxation: 1.0,
+        });
+        let options = InverseOptions {
+            max_iterations: Some(2_000),
+            ..InverseOptions::with_method(method)
+        };
         let inverse = layer.inverse(&y, &options).unwrap();
         assert_ne!(inverse.rows[0].status, Status::Converged);
         let distance = norm(&inverse.x.iter().zip(&x).map(|(a, b)| a - b).collect::<Vec<_>>());
@@ -631,11 +698,26 @@ mod tests {
         let layer = MonLip::<f64>::from_free(&free).unwrap();
         let options = InverseOptions::default;
         for bad in [
-            InverseOptions { tolerance: f64::NAN, ..options() },
-            InverseOptions { tolerance: -1.0, ..options() },
-            InverseOptions { max_iterations: Some(0), ..options() },
-            InverseOptions { start: Some(vec![0.0; 3]), ..options() },
-            InverseOptions::with_method(Method::DavisYin(DavisYin { alpha: Some(0.0), relaxation: 1.0 })),
+            InverseOptions {
+                tolerance: f64::NAN,
+                ..options()
+            },
+            InverseOptions {
+                tolerance: -1.0,
+                ..options()
+            },
+            InverseOptions {
+                max_iterations: Some(0),
+                ..options()
+            },
+            InverseOptions {
+                start: Some(vec![0.0; 3]),
+                ..options()
+            },
+            InverseOptions::with_method(Method::DavisYin(DavisYin {
+                alpha: Some(0.0),
+                relaxation: 1.0,
+            })),
             InverseOptions::with_method(Method::DouglasRachford(DouglasRachford { alpha: f64::NAN })),
             InverseOptions::with_method(Method::ForwardStep(ForwardStep { step: Some(-1.0) })),
         ] {

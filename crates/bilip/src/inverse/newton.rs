@@ -30,7 +30,10 @@ pub struct Newton {
 
 impl Default for Newton {
     fn default() -> Self {
-        Newton { krylov_above: 256, halvings: 30 }
+        Newton {
+            krylov_above: 256,
+            halvings: 30,
+        }
     }
 }
 
@@ -79,7 +82,10 @@ pub(super) fn solve(
 
     let mut active: Vec<Row> = Vec::with_capacity(rows);
     let all: Vec<usize> = (0..rows).collect();
-    for (index, (residual, error)) in residuals(stack, y, start, &all, &mut buffers).into_iter().enumerate() {
+    for (index, (residual, error)) in residuals(stack, y, start, &all, &mut buffers)
+        .into_iter()
+        .enumerate()
+    {
         let x = start[index * n..(index + 1) * n].to_vec();
         active.push(Row::new(stack, index, x, y, (residual, error), &goal));
     }
@@ -89,7 +95,11 @@ pub(super) fn solve(
         let mut remaining = Vec::with_capacity(active.len());
         for mut row in active {
             if goal.trace {
-                row.trace.push(TracePoint { layer: goal.layer, iteration: row.iterations, error: row.size / goal.mu });
+                row.trace.push(TracePoint {
+                    layer: goal.layer,
+                    iteration: row.iterations,
+                    error: row.size / goal.mu,
+                });
             }
             match row.verdict(&goal) {
                 Some(status) => {
@@ -148,7 +158,11 @@ pub(super) fn solve(
         let mut remaining = Vec::with_capacity(active.len());
         for (row, stalled) in active.into_iter().zip(stalled) {
             if stalled {
-                let status = if row.sharp || row.size <= 4.0 * row.floor { Status::PrecisionLimit } else { Status::Stalled };
+                let status = if row.sharp || row.size <= 4.0 * row.floor {
+                    Status::PrecisionLimit
+                } else {
+                    Status::Stalled
+                };
                 let index = row.index;
                 done[index] = Some(row.finish(status));
             } else {
@@ -186,7 +200,14 @@ impl Row {
         row
     }
 
-    fn accept(&mut self, stack: &Stack<'_, f64>, x: Vec<f64>, y: &[f64], plain: (Vec<f64>, f64), goal: &Goal) {
+    fn accept(
+        &mut self,
+        stack: &Stack<'_, f64>,
+        x: Vec<f64>,
+        y: &[f64],
+        plain: (Vec<f64>, f64),
+        goal: &Goal,
+    ) {
         self.iterations += 1;
         let before = self.best.0;
         self.take(stack, x, y, plain, goal);
@@ -201,7 +222,8 @@ impl Row {
         let n = stack.n;
         self.floor = plain.1;
         let target = &y[self.index * n..(self.index + 1) * n];
-        let (residual, size, bound, sharp) = certify_row(stack, self.index, &x, target, plain, goal, (1.0, 4.0));
+        let (residual, size, bound, sharp) =
+            certify_row(stack, self.index, &x, target, plain, goal, (1.0, 4.0));
         if bound < self.best.0 || self.best.0.is_infinite() {
             self.best = (bound, x.clone(), size);
         }
@@ -271,12 +293,26 @@ fn select<'a>(stack: &Stack<'a, f64>, indices: &[usize]) -> Stack<'a, f64> {
             .layers
             .iter()
             .map(|(dim, data)| {
-                (*dim, indices.iter().flat_map(|&r| data[r * dim..(r + 1) * dim].iter().copied()).collect())
+                (
+                    *dim,
+                    indices
+                        .iter()
+                        .flat_map(|&r| data[r * dim..(r + 1) * dim].iter().copied())
+                        .collect(),
+                )
             })
             .collect(),
-        errors: b.errors.iter().map(|e| indices.iter().map(|&r| e[r]).collect()).collect(),
+        errors: b
+            .errors
+            .iter()
+            .map(|e| indices.iter().map(|&r| e[r]).collect())
+            .collect(),
     });
-    Stack { layers: stack.layers.clone(), biases, n: stack.n }
+    Stack {
+        layers: stack.layers.clone(),
+        biases,
+        n: stack.n,
+    }
 }
 
 /// `−J⁻¹r` for every active row.
@@ -302,7 +338,8 @@ fn newton_directions(
     for group in active.chunks((192 / n).max(1)) {
         let indices: Vec<usize> = group.iter().map(|row| row.index).collect();
         let mut x: Vec<f64> = group.iter().flat_map(|row| row.x.iter().copied()).collect();
-        let columns = select(stack, &indices).jacobian_rows(&mut x, group.len(), Direction::Forward, workspace);
+        let columns =
+            select(stack, &indices).jacobian_rows(&mut x, group.len(), Direction::Forward, workspace);
         for (j, row) in group.iter().enumerate() {
             let jacobian = MatRef::from_column_major_slice(&columns[j * n * n..(j + 1) * n * n], n, n);
             directions.push(dense_solve(jacobian, &row.residual, -1.0));

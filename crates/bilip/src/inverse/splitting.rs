@@ -86,7 +86,10 @@ pub struct DavisYin {
 
 impl Default for DavisYin {
     fn default() -> Self {
-        DavisYin { alpha: None, relaxation: 1.0 }
+        DavisYin {
+            alpha: None,
+            relaxation: 1.0,
+        }
     }
 }
 
@@ -109,7 +112,10 @@ impl InverseMethod for DavisYin {
     fn start<'a>(&self, problem: LayerProblem<'a>) -> Box<dyn Iteration + 'a> {
         let alpha = self.step_for(problem.layer);
         let state = HiddenState::new(problem, alpha);
-        Box::new(DavisYinState { relaxation: self.relaxation, state })
+        Box::new(DavisYinState {
+            relaxation: self.relaxation,
+            state,
+        })
     }
 }
 
@@ -124,9 +130,24 @@ impl Iteration for DavisYinState<'_> {
         let len = self.state.m * active;
         let alpha = self.state.alpha;
         // z½ = prox(u) and x(z½), which is the candidate.
-        prox_columns(self.state.layer, alpha, &self.state.u[..len], &mut self.state.z[..len]);
+        prox_columns(
+            self.state.layer,
+            alpha,
+            &self.state.u[..len],
+            &mut self.state.z[..len],
+        );
         self.state.update_x(active);
-        let HiddenState { layer, u, z, x, bias, work, n, m, .. } = &mut self.state;
+        let HiddenState {
+            layer,
+            u,
+            z,
+            x,
+            bias,
+            work,
+            n,
+            m,
+            ..
+        } = &mut self.state;
         let (n, m) = (*n, *m);
         let w = &*layer.weights;
         let share = alpha / (1.0 + alpha);
@@ -139,13 +160,33 @@ impl Iteration for DavisYinState<'_> {
             let block = &mut current[..width * active];
             combine(block, Rows { width, offset, m }, z, u, bias.view(m), alpha);
             let mut next = MatMut::from_column_major_slice_mut(block, width, active);
-            matmul(next.as_mut(), Accum::Add, w.s.as_ref().subrows(offset, width), x, share * gain_in, Par::Seq);
+            matmul(
+                next.as_mut(),
+                Accum::Add,
+                w.s.as_ref().subrows(offset, width),
+                x,
+                share * gain_in,
+                Par::Seq,
+            );
             if k > 0 {
                 let before = w.units[k - 1];
                 let z_before = MatRef::from_column_major_slice(&previous[..before * active], before, active);
-                matmul(next.as_mut(), Accum::Add, w.v[k - 1].as_ref(), z_before, share, Par::Seq);
+                matmul(
+                    next.as_mut(),
+                    Accum::Add,
+                    w.v[k - 1].as_ref(),
+                    z_before,
+                    share,
+                    Par::Seq,
+                );
             }
-            relax(&current[..width * active], Rows { width, offset, m }, z, u, relaxation);
+            relax(
+                &current[..width * active],
+                Rows { width, offset, m },
+                z,
+                u,
+                relaxation,
+            );
             work.swap(0, 1);
         }
     }
@@ -271,11 +312,26 @@ impl<'a> HiddenState<'a> {
         for (k, &width) in w.units.iter().enumerate() {
             let offset = w.offsets[k];
             let mut pre = Mat::<f64>::zeros(width, columns);
-            matmul(pre.as_mut(), Accum::Replace, w.s.as_ref().subrows(offset, width), x, gain_in, Par::Seq);
+            matmul(
+                pre.as_mut(),
+                Accum::Replace,
+                w.s.as_ref().subrows(offset, width),
+                x,
+                gain_in,
+                Par::Seq,
+            );
             if k > 0 {
                 let before = w.units[k - 1];
-                let previous = MatRef::from_column_major_slice(&z, m, columns).subrows(w.offsets[k - 1], before);
-                matmul(pre.as_mut(), Accum::Add, w.v[k - 1].as_ref(), previous, 1.0, Par::Seq);
+                let previous =
+                    MatRef::from_column_major_slice(&z, m, columns).subrows(w.offsets[k - 1], before);
+                matmul(
+                    pre.as_mut(),
+                    Accum::Add,
+                    w.v[k - 1].as_ref(),
+                    previous,
+                    1.0,
+                    Par::Seq,
+                );
             }
             for j in 0..columns {
                 let own = problem.bias.column(j);
@@ -438,7 +494,11 @@ fn strong_monotonicity(layer: &MonLip<f64>) -> f64 {
     let w = &*layer.weights;
     let arrow = Arrow {
         diagonal: w.units.iter().map(|m| Mat::identity(*m, *m)).collect(),
-        sub: w.v.iter().map(|v| Mat::from_fn(v.nrows(), v.ncols(), |i, j| -0.5 * v[(i, j)])).collect(),
+        sub: w
+            .v
+            .iter()
+            .map(|v| Mat::from_fn(v.nrows(), v.ncols(), |i, j| -0.5 * v[(i, j)]))
+            .collect(),
         border: vec![],
         corner: None,
     };
@@ -479,7 +539,11 @@ impl InverseMethod for ForwardBackward {
         });
         let state = HiddenState::new(problem, alpha);
         let operator = vec![0.0; state.z.len()];
-        Box::new(ForwardBackwardState { state, operator, second: None })
+        Box::new(ForwardBackwardState {
+            state,
+            operator,
+            second: None,
+        })
     }
 }
 
@@ -499,10 +563,16 @@ impl InverseMethod for ForwardBackwardForward {
     }
 
     fn start<'a>(&self, problem: LayerProblem<'a>) -> Box<dyn Iteration + 'a> {
-        let alpha = self.alpha.unwrap_or_else(|| 0.99 / smooth_lipschitz(problem.layer));
+        let alpha = self
+            .alpha
+            .unwrap_or_else(|| 0.99 / smooth_lipschitz(problem.layer));
         let state = HiddenState::new(problem, alpha);
         let operator = vec![0.0; state.z.len()];
-        Box::new(ForwardBackwardState { second: Some(operator.clone()), state, operator })
+        Box::new(ForwardBackwardState {
+            second: Some(operator.clone()),
+            state,
+            operator,
+        })
     }
 }
 
@@ -614,7 +684,14 @@ impl<'a> ResolventState<'a> {
         substitute(state.layer, alpha, solved.as_mut());
         let mut system = Mat::<f64>::identity(n, n);
         let ratio = w.design.gap() / w.design.mu();
-        matmul(system.as_mut(), Accum::Add, w.s.transpose(), solved.as_ref(), alpha * ratio, Par::Seq);
+        matmul(
+            system.as_mut(),
+            Accum::Add,
+            w.s.transpose(),
+            solved.as_ref(),
+            alpha * ratio,
+            Par::Seq,
+        );
         let core = system.partial_piv_lu().solve(Mat::<f64>::identity(n, n));
         ResolventState {
             relaxation,
@@ -649,7 +726,15 @@ impl Iteration for ResolventState<'_> {
     fn step(&mut self, active: usize, _residual: &[f64]) {
         let (n, m, alpha) = (self.state.n, self.state.m, self.state.alpha);
         let len = m * active;
-        let HiddenState { layer, u, z, x, bias, target, .. } = &mut self.state;
+        let HiddenState {
+            layer,
+            u,
+            z,
+            x,
+            bias,
+            target,
+            ..
+        } = &mut self.state;
         let w = &*layer.weights;
         let (gain_in, gain_out) = layer.gains();
         prox_columns(layer, alpha, &u[..len], &mut z[..len]);
@@ -668,10 +753,31 @@ impl Iteration for ResolventState<'_> {
         let small = &mut self.small[..n * active];
         small.copy_from_slice(&target[..n * active]);
         let mut t = MatMut::from_column_major_slice_mut(small, n, active);
-        matmul(t.as_mut(), Accum::Add, w.s.transpose(), r.as_ref(), -gain_out / w.design.mu(), Par::Seq);
+        matmul(
+            t.as_mut(),
+            Accum::Add,
+            w.s.transpose(),
+            r.as_ref(),
+            -gain_out / w.design.mu(),
+            Par::Seq,
+        );
         let mut x = MatMut::from_column_major_slice_mut(&mut x[..n * active], n, active);
-        matmul(x.as_mut(), Accum::Replace, self.core.as_ref(), t.as_ref(), 1.0, Par::Seq);
-        matmul(r, Accum::Add, self.solved.as_ref(), x.as_ref(), alpha * gain_in, Par::Seq);
+        matmul(
+            x.as_mut(),
+            Accum::Replace,
+            self.core.as_ref(),
+            t.as_ref(),
+            1.0,
+            Par::Seq,
+        );
+        matmul(
+            r,
+            Accum::Add,
+            self.solved.as_ref(),
+            x.as_ref(),
+            alpha * gain_in,
+            Par::Seq,
+        );
         let (r, relaxation) = (&self.resolvent[..len], self.relaxation);
         pulp::Arch::new().dispatch(|| {
             for i in 0..len {
@@ -706,11 +812,20 @@ pub(super) fn solve(
 ) -> Vec<RowState> {
     let n = single.n;
     let rows = y.len() / n;
-    let mut iteration = method.start(LayerProblem { layer, bias: single.bias(0), y, start });
+    let mut iteration = method.start(LayerProblem {
+        layer,
+        bias: single.bias(0),
+        y,
+        start,
+    });
     // order[c] is the row that column c holds; columns from `active` on are done.
     let mut order: Vec<usize> = (0..rows).collect();
     let mut active = rows;
-    let mut block = Stack { layers: single.layers.clone(), biases: single.biases.clone(), n };
+    let mut block = Stack {
+        layers: single.layers.clone(),
+        biases: single.biases.clone(),
+        n,
+    };
     let mut targets = y.to_vec();
     let mut x = vec![0.0; n * rows];
     let mut residual = vec![0.0; n * rows];
@@ -724,7 +839,12 @@ pub(super) fn solve(
         if count >= next_check || count >= goal.limit {
             iteration.candidate(active, &mut x);
             residual[..n * active].copy_from_slice(&x[..n * active]);
-            evaluate_block(&block, &mut residual[..n * active], &mut errors[..active], &mut buffers);
+            evaluate_block(
+                &block,
+                &mut residual[..n * active],
+                &mut errors[..active],
+                &mut buffers,
+            );
             for (r, y) in residual[..n * active].iter_mut().zip(&targets) {
                 *r -= y;
             }
@@ -735,8 +855,14 @@ pub(super) fn solve(
                 let r = residual[slice.clone()].to_vec();
                 let floor = errors[column] + 2.0 * f64::EPSILON * norm(&r);
                 let (x, y) = (&x[slice.clone()], &targets[slice]);
-                let (_, size, bound, sharp) = certify_row(&block, column, x, y, (r, floor), &goal, (1.5, 0.0));
-                let seen = Seen { count, size, bound, at_rounding: sharp || size <= 4.0 * floor };
+                let (_, size, bound, sharp) =
+                    certify_row(&block, column, x, y, (r, floor), &goal, (1.5, 0.0));
+                let seen = Seen {
+                    count,
+                    size,
+                    bound,
+                    at_rounding: sharp || size <= 4.0 * floor,
+                };
                 match progress[order[column]].update(&seen, x, &goal) {
                     Verdict::Continue(steps) => wait = wait.min(steps),
                     Verdict::End(status) => ended.push((column, status)),
@@ -795,9 +921,15 @@ struct Progress {
 
 impl Progress {
     fn update(&mut self, seen: &Seen, x: &[f64], goal: &Goal) -> Verdict {
-        let Seen { count, size, bound, .. } = *seen;
+        let Seen {
+            count, size, bound, ..
+        } = *seen;
         if goal.trace {
-            self.trace.push(TracePoint { layer: goal.layer, iteration: count, error: size / goal.mu });
+            self.trace.push(TracePoint {
+                layer: goal.layer,
+                iteration: count,
+                error: size / goal.mu,
+            });
         }
         if self.best.as_ref().is_none_or(|(best, _, _)| bound < *best) && bound.is_finite() {
             self.best = Some((bound, size, x.to_vec()));

@@ -47,7 +47,10 @@ impl MonLipFree {
             return Err(Error::setting(
                 "nu",
                 self.bounds.nu(),
-                format!("must be larger than mu = {} in a monotone layer", self.bounds.mu()),
+                format!(
+                    "must be larger than mu = {} in a monotone layer",
+                    self.bounds.mu()
+                ),
             ));
         }
         if self.fab.is_empty() {
@@ -80,7 +83,11 @@ impl MonLipFree {
         check_matrix("F^q", self.fq.as_ref())?;
         if let Some(fp) = &self.fp {
             if fp.shape() != (n, n) {
-                return Err(Error::shape("F^p", format!("{n}×{n}"), format!("{}×{}", fp.nrows(), fp.ncols())));
+                return Err(Error::shape(
+                    "F^p",
+                    format!("{n}×{n}"),
+                    format!("{}×{}", fp.nrows(), fp.ncols()),
+                ));
             }
             check_matrix("F^p", fp.as_ref())?;
         }
@@ -117,9 +124,14 @@ impl MonLipFree {
                 None => cayley(self.fq.as_ref()),
                 Some(fp) => {
                     let m = self.fq.nrows();
-                    let stacked = Mat::from_fn(n + m, n, |i, j| {
-                        if i < n { fp[(i, j)] } else { self.fq[(i - n, j)] }
-                    });
+                    let stacked =
+                        Mat::from_fn(
+                            n + m,
+                            n,
+                            |i, j| {
+                                if i < n { fp[(i, j)] } else { self.fq[(i - n, j)] }
+                            },
+                        );
                     Ok(cayley(stacked.as_ref())?.subrows(n, m).to_owned())
                 }
             },
@@ -143,7 +155,14 @@ impl MonLipFree {
             }
             let before = units[k - 1];
             let bt = transforms[k].subrows(m, before);
-            matmul(s.as_mut(), Accum::Add, bt.transpose(), q.subrows(offsets[k - 1], before), -1.0, par);
+            matmul(
+                s.as_mut(),
+                Accum::Add,
+                bt.transpose(),
+                q.subrows(offsets[k - 1], before),
+                -1.0,
+                par,
+            );
             let mut v = Mat::<f64>::zeros(m, before);
             let at_before = transforms[k - 1].subrows(0, before);
             matmul(v.as_mut(), Accum::Replace, bt.transpose(), at_before, 2.0, par);
@@ -172,9 +191,10 @@ impl<T: Real> MonLip<T> {
         let (v, s) = free.explicit_weights()?;
         let (v, s, certificate) = round_certified::<T>(&v, s.as_ref(), free.bounds)?;
         let narrow = |values: &[f64]| values.iter().map(|b| T::round_from(*b)).collect::<Vec<T>>();
-        let psi = free.log_psi.as_ref().map(|d| {
-            d.iter().map(|d| T::round_from(d.exp())).collect::<Vec<T>>()
-        });
+        let psi = free
+            .log_psi
+            .as_ref()
+            .map(|d| d.iter().map(|d| T::round_from(d.exp())).collect::<Vec<T>>());
         let explicit = MonLipExplicit {
             bounds: free.bounds,
             activation: free.activation,
@@ -200,7 +220,10 @@ impl<T: Real> MonLip<T> {
         if !w.certificate.holds() {
             return Err(Error::NotCertifiable {
                 what: "to_free".into(),
-                reason: format!("the weights miss the condition by {:.2e}", -w.certificate.margin()),
+                reason: format!(
+                    "the weights miss the condition by {:.2e}",
+                    -w.certificate.margin()
+                ),
             });
         }
         let s = to_f64(w.s.as_ref());
@@ -227,13 +250,21 @@ impl<T: Real> MonLip<T> {
             }
             let qk = a.partial_piv_lu().solve(rhs);
             q.as_mut().subrows_mut(offset, m).copy_from(&qk);
-            let stacked = Mat::from_fn(m + before, m, |i, j| if i < m { a[(j, i)] } else { b[(j, i - m)] });
+            let stacked = Mat::from_fn(
+                m + before,
+                m,
+                |i, j| if i < m { a[(j, i)] } else { b[(j, i - m)] },
+            );
             fab.push(inverse_cayley(stacked.as_ref())?);
             a_before = a;
         }
         let n = w.n;
         let p = sqrt_psd((Mat::<f64>::identity(n, n) - q.transpose() * &q).as_ref())?;
-        let stacked = Mat::from_fn(n + q.nrows(), n, |i, j| if i < n { p[(i, j)] } else { q[(i - n, j)] });
+        let stacked = Mat::from_fn(
+            n + q.nrows(),
+            n,
+            |i, j| if i < n { p[(i, j)] } else { q[(i - n, j)] },
+        );
         let f = inverse_cayley(stacked.as_ref())?;
         let wide = |values: &[T]| values.iter().map(|v| v.as_f64()).collect::<Vec<_>>();
         Ok(MonLipFree {
@@ -242,7 +273,10 @@ impl<T: Real> MonLip<T> {
             fq: f.subrows(n, q.nrows()).to_owned(),
             fp: Some(f.subrows(0, n).to_owned()),
             fab,
-            log_psi: w.psi.as_ref().map(|psi| psi.iter().map(|p| p.as_f64().ln()).collect()),
+            log_psi: w
+                .psi
+                .as_ref()
+                .map(|psi| psi.iter().map(|p| p.as_f64().ln()).collect()),
             hidden_bias: wide(self.hidden_bias()),
             output_bias: wide(&w.output_bias),
         })
@@ -252,10 +286,12 @@ impl<T: Real> MonLip<T> {
 /// Symmetric positive semidefinite square root; eigenvalues that rounding made negative count as zero.
 fn sqrt_psd(matrix: MatRef<'_, f64>) -> Result<Mat<f64>> {
     let n = matrix.nrows();
-    let eigen = matrix.self_adjoint_eigen(Side::Lower).map_err(|_| Error::NotCertifiable {
-        what: "to_free".into(),
-        reason: "an eigenvalue iteration did not converge".into(),
-    })?;
+    let eigen = matrix
+        .self_adjoint_eigen(Side::Lower)
+        .map_err(|_| Error::NotCertifiable {
+            what: "to_free".into(),
+            reason: "an eigenvalue iteration did not converge".into(),
+        })?;
     let (u, lambda) = (eigen.U(), eigen.S().column_vector());
     let scaled = Mat::from_fn(n, n, |i, j| u[(i, j)] * lambda[j].max(0.0).sqrt());
     Ok(scaled * u.transpose())

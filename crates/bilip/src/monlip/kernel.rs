@@ -72,17 +72,26 @@ impl<T: Real> MonLip<T> {
                 let before = w.units[k - 1];
                 let z_before =
                     MatRef::from_column_major_slice(&previous[..before * columns], before, columns);
-                matmul(z.as_mut(), Accum::Add, w.v[k - 1].as_ref(), z_before, T::one(), Par::Seq);
+                matmul(
+                    z.as_mut(),
+                    Accum::Add,
+                    w.v[k - 1].as_ref(),
+                    z_before,
+                    T::one(),
+                    Par::Seq,
+                );
             }
             let range = w.offsets[k]..w.offsets[k] + m;
             let psi = w.psi.as_ref().map(|psi| &psi[range.clone()]);
             for (j, z) in current[..m * columns].chunks_exact_mut(m).enumerate() {
                 let slopes = record.slopes.as_mut().and_then(|all| {
-                    all.as_mut().col_mut(j).try_as_col_major_mut().map(|column| {
-                        &mut column.as_slice_mut()[range.clone()]
-                    })
+                    all.as_mut()
+                        .col_mut(j)
+                        .try_as_col_major_mut()
+                        .map(|column| &mut column.as_slice_mut()[range.clone()])
                 });
-                w.activation.apply_column(z, &bias.column(j)[range.clone()], psi, slopes);
+                w.activation
+                    .apply_column(z, &bias.column(j)[range.clone()], psi, slopes);
                 if let Some(norms) = record.hidden_norm2.as_deref_mut() {
                     norms[j] += z.iter().map(|z| z.as_f64() * z.as_f64()).sum::<f64>();
                 }
@@ -122,7 +131,14 @@ impl<T: Real> MonLip<T> {
                 let before = w.units[k - 1];
                 let dz_before =
                     MatRef::from_column_major_slice(&previous[..before * columns], before, columns);
-                matmul(dz.as_mut(), Accum::Add, w.v[k - 1].as_ref(), dz_before, T::one(), Par::Seq);
+                matmul(
+                    dz.as_mut(),
+                    Accum::Add,
+                    w.v[k - 1].as_ref(),
+                    dz_before,
+                    T::one(),
+                    Par::Seq,
+                );
             }
             scale_by_slopes(&mut current[..m * columns], m, slopes, w.offsets[k], directions);
             let dz = MatRef::from_column_major_slice(&current[..m * columns], m, columns);
@@ -158,9 +174,15 @@ impl<T: Real> MonLip<T> {
             matmul(g.as_mut(), Accum::Replace, s, cotangent, gain_out, Par::Seq);
             if k + 1 < w.units.len() {
                 let after = w.units[k + 1];
-                let delta =
-                    MatRef::from_column_major_slice(&previous[..after * columns], after, columns);
-                matmul(g.as_mut(), Accum::Add, w.v[k].as_ref().transpose(), delta, T::one(), Par::Seq);
+                let delta = MatRef::from_column_major_slice(&previous[..after * columns], after, columns);
+                matmul(
+                    g.as_mut(),
+                    Accum::Add,
+                    w.v[k].as_ref().transpose(),
+                    delta,
+                    T::one(),
+                    Par::Seq,
+                );
             }
             scale_by_slopes(&mut current[..m * columns], m, slopes, w.offsets[k], directions);
             let delta = MatRef::from_column_major_slice(&current[..m * columns], m, columns);

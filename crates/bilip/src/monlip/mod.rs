@@ -82,13 +82,20 @@ impl<T: Real> MonLipExplicit<T> {
     pub fn check(&self) -> Result<Vec<usize>> {
         let (m, n) = self.s.shape();
         if n == 0 || m == 0 {
-            return Err(Error::shape("S", "at least one hidden unit and one input", format!("{m}×{n}")));
+            return Err(Error::shape(
+                "S",
+                "at least one hidden unit and one input",
+                format!("{m}×{n}"),
+            ));
         }
         if self.bounds.gap() <= 0.0 {
             return Err(Error::setting(
                 "nu",
                 self.bounds.nu(),
-                format!("must be larger than mu = {} in a monotone layer", self.bounds.mu()),
+                format!(
+                    "must be larger than mu = {} in a monotone layer",
+                    self.bounds.mu()
+                ),
             ));
         }
         let mut units = match self.v.first() {
@@ -108,7 +115,11 @@ impl<T: Real> MonLipExplicit<T> {
             units.push(v.nrows());
         }
         if units.iter().sum::<usize>() != m {
-            return Err(Error::shape("S", format!("{} rows", units.iter().sum::<usize>()), m));
+            return Err(Error::shape(
+                "S",
+                format!("{} rows", units.iter().sum::<usize>()),
+                m,
+            ));
         }
         check_matrix("S", self.s.as_ref())?;
         if self.hidden_bias.len() != m {
@@ -124,7 +135,10 @@ impl<T: Real> MonLipExplicit<T> {
                 return Err(Error::shape("psi", m, psi.len()));
             }
             check_finite("psi", psi)?;
-            if let Some(bad) = psi.iter().find(|p| !num_traits::Float::is_normal(**p) || **p <= T::zero()) {
+            if let Some(bad) = psi
+                .iter()
+                .find(|p| !num_traits::Float::is_normal(**p) || **p <= T::zero())
+            {
                 return Err(Error::setting("psi", bad, "every scaling must be positive"));
             }
         }
@@ -148,10 +162,7 @@ impl<T: Real> MonLip<T> {
         Self::assemble(explicit, certificate)
     }
 
-    pub(crate) fn assemble(
-        explicit: MonLipExplicit<T>,
-        certificate: LayerCertificate,
-    ) -> Result<Self> {
+    pub(crate) fn assemble(explicit: MonLipExplicit<T>, certificate: LayerCertificate) -> Result<Self> {
         let units = explicit.check()?;
         let mut offsets = Vec::with_capacity(units.len());
         let mut at = 0;
@@ -238,7 +249,10 @@ impl<T: Real> MonLip<T> {
             return Err(Error::shape("hidden bias", self.hidden(), bias.len()));
         }
         check_finite("hidden bias", &bias)?;
-        Ok(MonLip { weights: self.weights.clone(), hidden_bias: bias })
+        Ok(MonLip {
+            weights: self.weights.clone(),
+            hidden_bias: bias,
+        })
     }
 
     /// The explicit weights, copied out.

@@ -1,0 +1,39 @@
+//! Writes one tiny model of every kind into `corpus/load`: where the fuzzer starts from.
+
+use bilip::{
+    Activation, BiLipNet, BiLipNetFree, Bounds, Mlp, Model, MonLip, MonLipFree, Network, PartialBiLipNet,
+    PartialPlNet, PlNet, Real, Rng,
+};
+
+fn networks<T: Real>() -> Result<Vec<Network<T>>, bilip::Error> {
+    let bounds = Bounds::new(0.5, 2.0)?;
+    let mut rng = Rng::new(1);
+    let mut layer = MonLipFree::random(2, &[2, 1], bounds, Activation::Tanh, 1.0, &mut rng)?;
+    layer.log_psi = Some(vec![0.1, -0.2, 0.3]);
+    let net = BiLipNet::<T>::from_free(&BiLipNetFree::random(1, &[2], 1, bounds, Activation::Relu, 1.0, &mut rng)?)?;
+    let mut mlp = |outputs: usize| -> Result<Mlp<T>, bilip::Error> {
+        Ok(Mlp::new(vec![(rng.glorot(2, 1), rng.normals(2)), (rng.glorot(outputs, 2), rng.normals(outputs))])?.convert())
+    };
+    let partial = PartialBiLipNet::new(net.clone(), vec![mlp(1)?, mlp(1)?], vec![mlp(2)?])?;
+    Ok(vec![
+        Network::MonLip(MonLip::from_free(&layer)?),
+        Network::BiLipNet(net.clone()),
+        Network::PlNet(PlNet::new(net.clone(), 0.5)?),
+        Network::PlNet(PlNet::with_minimizer(net, 0.5, vec![T::round_from(0.25)])?),
+        Network::PartialBiLipNet(partial.clone()),
+        Network::PartialPlNet(PartialPlNet::new(partial, 0.0)?),
+    ])
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/load");
+    std::fs::create_dir_all(folder)?;
+    let models = networks::<f32>()?
+        .into_iter()
+        .map(Model::from)
+        .chain(networks::<f64>()?.into_iter().map(Model::from));
+    for (k, model) in models.enumerate() {
+        model.save(format!("{folder}/seed-{k:02}.safetensors"))?;
+    }
+    Ok(())
+}
