@@ -238,13 +238,11 @@ fn monlip(layer: &MonLip<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error: f64) -
         activate(w.activation, &mut z, psi);
         hidden_norm2 += z.hi.iter().map(|v| v * v).sum::<f64>();
         for j in 0..n {
-            let column = s.col(j);
-            let (hi, lo) = (0..m).fold((sums.hi[j], sums.lo[j]), |(hi, lo), i| {
-                let (p, e) = two_product(column[i], z.hi[i]);
-                let (hi, e2) = two_sum(hi, p);
-                (hi, lo + (e + e2 + column[i] * z.lo[i]))
-            });
-            (sums.hi[j], sums.lo[j]) = (hi, lo);
+            let pair = (sums.hi[j], sums.lo[j]);
+            (sums.hi[j], sums.lo[j]) = match s.col(j).try_as_col_major() {
+                Some(column) => add_dot(column.as_slice(), &z.hi, &z.lo, pair),
+                None => add_dot(&s.col(j).iter().copied().collect::<Vec<_>>(), &z.hi, &z.lo, pair),
+            };
         }
         previous = z;
     }
@@ -313,35 +311,95 @@ pub(crate) fn add_product(
     acc_hi: &mut [f64],
     acc_lo: &mut [f64],
 ) {
-    let rows = a.nrows();
-    pulp::Arch::new().dispatch(|| {
-        for j in 0..a.ncols() {
-            let (x, x_low) = (x_hi[j], x_lo[j]);
-            if x == 0.0 && x_low == 0.0 {
-                continue;
-            }
-            let (hi, lo) = (&mut acc_hi[..rows], &mut acc_lo[..rows]);
-            let mut step = |i: usize, entry: f64| {
-                let (p, e) = two_product(entry, x);
-                let (s, e2) = two_sum(hi[i], p);
-                hi[i] = s;
-                lo[i] += e + e2 + entry * x_low;
-            };
-            match a.col(j).try_as_col_major() {
-                Some(column) => {
-                    let column = &column.as_slice()[..rows];
-                    for i in 0..rows {
-                        step(i, column[i]);
-                    }
+    // Columns of zeros are passed over (about half of them behind a ReLU); the others are taken four at a time, so
+    // that the sums are loaded and stored once for four products.
+    let used: Vec<usize> = (0..a.ncols())
+        .filter(|j| x_hi[*j] != 0.0 || x_lo[*j] != 0.0)
+        .collect();
+    if a.row_stride() != 1 {
+        let dense = a.to_owned();
+        return add_product(dense.as_ref(), x_hi, x_lo, acc_hi, acc_lo);
+    }
+    let column = |j: usize| a.col(j).try_as_col_major().map_or(&[][..], |c| c.as_slice());
+    let mut groups = used.chunks_exact(4);
+    for g in &mut groups {
+        let g = [g[0], g[1], g[2], g[3]];
+        add_columns(
+            g.map(column),
+            g.map(|j| x_hi[j]),
+            g.map(|j| x_lo[j]),
+            acc_hi,
+            acc_lo,
+        );
+    }
+    for &j in groups.remainder() {
+        add_columns([column(j)], [x_hi[j]], [x_lo[j]], acc_hi, acc_lo);
+    }
+}
+
+fn add_columns<const K: usize>(
+    columns: [&[f64]; K],
+    x_hi: [f64; K],
+    x_lo: [f64; K],
+    acc_hi: &mut [f64],
+    acc_lo: &mut [f64],
+) {
+    let rows = acc_hi.len();
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let columns = columns.map(|c| &c[..rows]);
+            let (acc_hi, acc_lo) = (&mut acc_hi[..rows], &mut acc_lo[..rows]);
+            for i in 0..rows {
+                let (mut hi, mut lo) = (acc_hi[i], acc_lo[i]);
+                for k in 0..K {
+                    let entry = columns[k][i];
+                    let (p, e) = two_product(entry, x_hi[k]);
+                    let (s, e2) = two_sum(hi, p);
+                    hi = s;
+                    lo += e + e2 + entry * x_lo[k];
                 }
-                None => {
-                    for i in 0..rows {
-                        step(i, a[(i, j)]);
-                    }
+                (acc_hi[i], acc_lo[i]) = (hi, lo);
+            }
+        },
+    );
+}
+
+/// `Σ aᵢ(bᵢ + cᵢ)` in double-double arithmetic, added to a given pair.
+fn add_dot(a: &[f64], b: &[f64], c: &[f64], start: (f64, f64)) -> (f64, f64) {
+    const LANES: usize = 8;
+    let (mut hi, mut lo) = ([0.0; LANES], [0.0; LANES]);
+    let whole = a.len() / LANES * LANES;
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let blocks = a
+                .chunks_exact(LANES)
+                .zip(b.chunks_exact(LANES))
+                .zip(c.chunks_exact(LANES));
+            for ((a, b), c) in blocks {
+                for k in 0..LANES {
+                    let (p, e) = two_product(a[k], b[k]);
+                    let (s, e2) = two_sum(hi[k], p);
+                    hi[k] = s;
+                    lo[k] += e + e2 + a[k] * c[k];
                 }
             }
-        }
-    });
+        },
+    );
+    let mut sum = start;
+    let mut add = |p: f64, rest: f64| {
+        let (s, e) = two_sum(sum.0, p);
+        sum = (s, sum.1 + (e + rest));
+    };
+    for k in 0..LANES {
+        add(hi[k], lo[k]);
+    }
+    for i in whole..a.len() {
+        let (p, e) = two_product(a[i], b[i]);
+        add(p, e + a[i] * c[i]);
+    }
+    sum
 }
 
 fn renormalize(v: &mut Pair) {

@@ -548,7 +548,10 @@ mod tests {
         for extreme in [5e-324, 1e-308, 1e-200, 1e200, 1e308] {
             let a = Mat::from_fn(2, 2, |i, j| if i == j { extreme } else { 0.0 });
             let bound = norm2_upper(a.as_ref());
-            assert!(bound >= extreme && bound <= 1.5 * extreme + f64::MIN_POSITIVE, "{extreme}: {bound}");
+            assert!(
+                bound >= extreme && bound <= 1.5 * extreme + f64::MIN_POSITIVE,
+                "{extreme}: {bound}"
+            );
         }
         assert_eq!(power_of_two_at_least(0.0), f64::MIN_POSITIVE);
         assert_eq!(power_of_two_at_least(3.0), 4.0);

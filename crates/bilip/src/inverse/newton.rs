@@ -224,7 +224,7 @@ impl Row {
         let target = &y[self.index * n..(self.index + 1) * n];
         let (residual, size, bound, sharp) =
             certify_row(stack, self.index, &x, target, plain, goal, (1.0, 4.0));
-        if bound < self.best.0 || self.best.0.is_infinite() {
+        if bound < self.best.0 {
             self.best = (bound, x.clone(), size);
         }
         self.x = x;

@@ -931,7 +931,9 @@ impl Progress {
                 error: size / goal.mu,
             });
         }
-        if self.best.as_ref().is_none_or(|(best, _, _)| bound < *best) && bound.is_finite() {
+        // The first candidate is kept whatever it is worth, so that there always is one.
+        if self.best.as_ref().is_none_or(|(best, _, _)| bound < *best) {
+            let bound = if bound.is_nan() { f64::INFINITY } else { bound };
             self.best = Some((bound, size, x.to_vec()));
         }
         let first = *self.first.get_or_insert(size);
