@@ -275,12 +275,11 @@ fn inverse_table(quick: bool) -> Vec<InverseLine> {
                 let mut options = InverseOptions::with_method(method);
                 if !fast {
                     // Enough for those that get there in reasonable time; the others are reported as they stand.
-                    options.max_iterations = Some(if quick {
-                        500
-                    } else if batch == 1 {
-                        20_000
-                    } else {
-                        3_000
+                    options.max_iterations = Some(match (quick, batch, distortion) {
+                        (true, _, _) => 500,
+                        (_, 1, _) => 30_000,
+                        (_, _, ..=100.0) => 5_000,
+                        _ => 1_000,
                     });
                 }
                 // One-time norms are part of no method.
@@ -586,7 +585,7 @@ fn report(command: &str, result: &Value, lines: &[InverseLine]) -> String {
     );
     let _ = writeln!(
         text,
-        "Rows that did not arrive within the limit (20,000 steps at batch 1, 3,000 at batch 1,000) are shown as they stand.\n"
+        "Rows that did not arrive within the limit (30,000 steps at batch 1; at batch 1,000, 5,000 steps for τ ≤ 50 and 1,000 beyond) are shown as they stand.\n"
     );
     let _ = writeln!(
         text,

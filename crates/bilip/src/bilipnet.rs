@@ -108,11 +108,20 @@ impl<T: Real> BiLipNet<T> {
                 return Err(Error::shape(format!("layer {k}"), format!("dimension {n}"), dim));
             }
         }
-        Ok(BiLipNet {
+        let net = BiLipNet {
             orthogonal,
             monotone,
             claim,
-        })
+        };
+        // Every layer is proved; their product must be a pair of numbers too.
+        Bounds::product(net.layers().iter().map(|layer| layer.bounds()))?;
+        Ok(net)
+    }
+
+    /// The proved μ that error bounds are divided by: the layers' product, at least the claimed one if that is proved.
+    pub(crate) fn proved_mu(&self) -> f64 {
+        let product = Bounds::product(self.layers().iter().map(|layer| layer.bounds()));
+        product.map_or(self.claim.mu(), |bounds| bounds.mu())
     }
 
     /// The K+1 orthogonal layers.

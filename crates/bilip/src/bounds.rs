@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// A pair `0 < μ ≤ ν`: `μ‖Δx‖ ≤ ‖ΔG‖ ≤ ν‖Δx‖`.
+/// A pair `0 < μ ≤ ν`, both within 1e±100: `μ‖Δx‖ ≤ ‖ΔG‖ ≤ ν‖Δx‖`.
 ///
 /// ```
 /// use bilip::Bounds;
@@ -46,13 +46,18 @@ impl Bounds {
     /// Inverse-Lipschitz bound `mu` and Lipschitz bound `nu`.
     ///
     /// # Errors
-    /// Unless `0 < mu ≤ nu < ∞`.
+    /// Unless `1e-100 ≤ mu ≤ nu ≤ 1e100`: beyond, squares and quotients would leave the range of f64 and take the proofs
+    /// with them.
     pub fn new(mu: f64, nu: f64) -> Result<Self> {
-        if !(mu > 0.0 && mu.is_finite()) {
-            return Err(Error::setting("mu", mu, "must be positive and finite"));
+        if !(1e-100..=1e100).contains(&mu) {
+            return Err(Error::setting(
+                "mu",
+                mu,
+                "must be a number between 1e-100 and 1e100",
+            ));
         }
-        if !nu.is_finite() {
-            return Err(Error::setting("nu", nu, "must be finite"));
+        if nu.is_nan() || nu > 1e100 {
+            return Err(Error::setting("nu", nu, "must be a number of at most 1e100"));
         }
         if nu < mu {
             return Err(Error::setting(

@@ -2,12 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::Bounds;
 use crate::error::{Error, Result, check_rows};
 use crate::inverse::{Inverse, Status};
 use crate::map::BiLipschitz;
 use crate::plnet::PlNet;
-use crate::rounding::norm;
+use crate::rounding::norm_up;
 
 /// The global minimum of a PL network, with what is proved about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,14 +37,15 @@ impl Minimum {
         }
     }
 
-    pub(crate) fn from_inverse(inverse: Inverse, n: usize, offset: f64, bounds: Bounds) -> Vec<Self> {
+    /// `mu` is the proved μ that the inverse's error bounds were divided by.
+    pub(crate) fn from_inverse(inverse: Inverse, n: usize, offset: f64, mu: f64) -> Vec<Self> {
         inverse
             .x
             .chunks_exact(n)
             .zip(&inverse.rows)
             .map(|(x, row)| {
                 // error_bound·μ is the residual with its rounding error.
-                let residual = row.error_bound * bounds.mu().next_up();
+                let residual = (row.error_bound * mu).next_up();
                 Minimum {
                     x: x.to_vec(),
                     value: offset + 0.5 * row.residual * row.residual,
@@ -142,6 +142,6 @@ pub fn distance_to_minimum(f: &PlNet<f64>, x: &[f64]) -> Result<f64> {
         None => (vec![0.0; f.dim()], vec![0.0]),
     };
     let r: Vec<f64> = g.iter().zip(&center).map(|(a, b)| a - b).collect();
-    let size = norm(&r) * (1.0 + 1e-12) + error[0] + center_error[0];
-    Ok((size / f.bounds().mu()).next_up())
+    let size = norm_up(&r) + error[0] + center_error[0];
+    Ok((size / f.net().proved_mu()).next_up())
 }

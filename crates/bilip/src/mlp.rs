@@ -7,7 +7,7 @@ use crate::cayley::check_matrix;
 use crate::certificate::psd::frobenius_upper;
 use crate::error::{Error, Result, check_finite};
 use crate::real::{Real, UNIT_ROUNDOFF};
-use crate::rounding::{add_product, double_gamma, norm, two_sum};
+use crate::rounding::{SAFETY, add_product, double_gamma, floor, norm, two_sum};
 
 /// Dense layers `h ← Wh + b` with ReLU between them and none after the last.
 #[derive(Clone, Debug)]
@@ -116,9 +116,9 @@ impl Mlp<f64> {
             add_product(weight.as_ref(), &hi, &lo, &mut next.0, &mut next.1);
             let frobenius = frobenius_upper(weight.as_ref());
             // The tail can be of the size of the head where the head cancels; both count.
-            let size = (norm(&hi) + norm(&lo)) * (1.0 + 1e-12);
+            let size = (norm(&hi) + norm(&lo)) * SAFETY;
             error = frobenius * error + double_gamma(weight.ncols()) * (frobenius * size + norm(bias));
-            error *= 1.0 + 1e-12;
+            error = (error + floor(weight.ncols())) * SAFETY;
             for i in 0..bias.len() {
                 let (a, b) = two_sum(next.0[i], next.1[i]);
                 let keep = k + 1 == self.layers.len() || a > 0.0;
@@ -127,7 +127,7 @@ impl Mlp<f64> {
             (hi, lo) = next;
         }
         // The tail is dropped: at most one rounding of each entry.
-        let error = (error + norm(&lo) + UNIT_ROUNDOFF * norm(&hi)) * (1.0 + 1e-12);
+        let error = (error + norm(&lo) + UNIT_ROUNDOFF * norm(&hi)) * SAFETY;
         (hi, error)
     }
 }

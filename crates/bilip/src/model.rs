@@ -394,6 +394,10 @@ impl Model {
     /// # Errors
     /// [`Error::ModelFile`] and others on anything that is not a complete, consistent model of this format version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        Self::parse(bytes, Trust::Stored)
+    }
+
+    fn parse(bytes: &[u8], trust: Trust) -> Result<Self> {
         let tensors = SafeTensors::deserialize(bytes)
             .map_err(|e| Error::file(format!("not a complete safetensors file ({e})")))?;
         let (_, metadata) = SafeTensors::read_metadata(bytes)
@@ -419,8 +423,8 @@ impl Model {
         let header: Header = serde_json::from_str(text).map_err(|e| Error::file(format!("metadata: {e}")))?;
         let provenance = header.provenance.clone();
         let network = match header.precision {
-            Precision::F32 => Stored::F32(read(&header, Reader::new(&tensors))?),
-            Precision::F64 => Stored::F64(read(&header, Reader::new(&tensors))?),
+            Precision::F32 => Stored::F32(read(&header, Reader::new(&tensors), trust)?),
+            Precision::F64 => Stored::F64(read(&header, Reader::new(&tensors), trust)?),
         };
         Ok(Model { network, provenance })
     }
@@ -430,35 +434,16 @@ impl Model {
     /// # Errors
     /// As for [`from_bytes`](Self::from_bytes), and when the file cannot be read or is larger than [`MAX_FILE_SIZE`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let io = |source| Error::Io {
-            path: path.display().to_string(),
-            source,
-        };
-        let file = std::fs::File::open(path).map_err(io)?;
-        let info = file.metadata().map_err(io)?;
-        if !info.is_file() {
-            return Err(Error::file(format!("{} is not a regular file", path.display())));
-        }
-        if info.len() > MAX_FILE_SIZE {
-            return Err(too_large(path));
-        }
-        // Reads grow with what is really there, so a length that lies costs nothing.
-        let mut bytes = Vec::new();
-        file.take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes).map_err(io)?;
-        if bytes.len() as u64 > MAX_FILE_SIZE {
-            return Err(too_large(path));
-        }
-        Self::from_bytes(&bytes)
+        Self::parse(&read_file(path.as_ref())?, Trust::Stored)
     }
 
-    /// Reads a model file and proves its bounds anew.
+    /// Reads a model file and proves its bounds anew; nothing of the stored certificate is used.
     ///
     /// # Errors
     /// As for [`load`](Self::load), and [`Error::NotCertifiable`] when the claimed bounds cannot be proved.
     pub fn load_verified(path: impl AsRef<Path>) -> Result<Self> {
-        let model = Self::load(path)?;
-        let certificate = model.verify();
+        let model = Self::parse(&read_file(path.as_ref())?, Trust::Nothing)?;
+        let certificate = model.certificate();
         if !certificate.holds() {
             return Err(Error::NotCertifiable {
                 what: "model".into(),
@@ -505,6 +490,37 @@ impl Model {
         file.persist(path).map_err(|e| io(e.error))?;
         Ok(())
     }
+}
+
+/// What is taken over from a file besides its numbers.
+#[derive(Clone, Copy, PartialEq)]
+enum Trust {
+    /// The certificate, as it is stored.
+    Stored,
+    /// Nothing: everything is proved from the numbers.
+    Nothing,
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>> {
+    let io = |source| Error::Io {
+        path: path.display().to_string(),
+        source,
+    };
+    let file = std::fs::File::open(path).map_err(io)?;
+    let info = file.metadata().map_err(io)?;
+    if !info.is_file() {
+        return Err(Error::file(format!("{} is not a regular file", path.display())));
+    }
+    if info.len() > MAX_FILE_SIZE {
+        return Err(too_large(path));
+    }
+    // Reads grow with what is really there, so a length that lies costs nothing.
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > MAX_FILE_SIZE {
+        return Err(too_large(path));
+    }
+    Ok(bytes)
 }
 
 fn too_large(path: &Path) -> Error {
@@ -585,7 +601,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn read<T: Real>(header: &Header, mut reader: Reader<'_>) -> Result<Network<T>> {
+fn read<T: Real>(header: &Header, mut reader: Reader<'_>, trust: Trust) -> Result<Network<T>> {
     let n = header.n;
     let blocks = header.blocks.len();
     if n == 0 {
@@ -636,7 +652,10 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>) -> Result<Network<T>> 
             output_bias: reader.values(&format!("monotone.{k}.output_bias"), &[n])?,
         };
         let at = if header.kind == Kind::MonLip { 0 } else { 2 * k + 1 };
-        monotone.push(MonLip::assemble(explicit, certificates[at].clone())?);
+        monotone.push(match trust {
+            Trust::Stored => MonLip::assemble(explicit, certificates[at].clone())?,
+            Trust::Nothing => MonLip::from_explicit(explicit)?,
+        });
     }
     if header.kind == Kind::MonLip {
         reader.finish()?;
@@ -654,7 +673,10 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>) -> Result<Network<T>> 
             true => vec![T::zero(); n],
             false => reader.values(&format!("orthogonal.{k}.bias"), &[n])?,
         };
-        orthogonal.push(Orthogonal::assemble(matrix, bias, certificates[2 * k].clone())?);
+        orthogonal.push(match trust {
+            Trust::Stored => Orthogonal::assemble(matrix, bias, certificates[2 * k].clone())?,
+            Trust::Nothing => Orthogonal::from_explicit(matrix, bias)?,
+        });
     }
     let net = BiLipNet::with_claim(orthogonal, monotone, header.bounds)?;
     let network = if partial {

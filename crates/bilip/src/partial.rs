@@ -291,6 +291,11 @@ impl<T: Real> PartialPlNet<T> {
         let rows = check_batch("p", p, self.net.parameters())?;
         let n = self.net.dim();
         let inverse = self.net.inverse(&vec![0.0; rows * n], p, options)?;
-        Ok(Minimum::from_inverse(inverse, n, self.offset, self.net.bounds()))
+        Ok(Minimum::from_inverse(
+            inverse,
+            n,
+            self.offset,
+            self.net.net().proved_mu(),
+        ))
     }
 }

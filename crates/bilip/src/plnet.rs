@@ -121,7 +121,7 @@ impl<T: Real> PlNet<T> {
             ));
         }
         let inverse = self.net.inverse(&vec![0.0; self.dim()], options)?;
-        Ok(Minimum::from_inverse(inverse, self.dim(), self.offset, self.bounds()).remove(0))
+        Ok(Minimum::from_inverse(inverse, self.dim(), self.offset, self.net.proved_mu()).remove(0))
     }
 }
 

@@ -24,8 +24,14 @@ use crate::monlip::{Buffers, MonLip, Record};
 use crate::orthogonal::Orthogonal;
 use crate::real::UNIT_ROUNDOFF;
 
-/// Guards the norms and sums below, themselves computed in f64 from at most a few thousand terms.
-const SAFETY: f64 = 1.0 + 1e-9;
+/// Guards the norms and sums below, themselves computed in f64: layers have at most [`MAX_UNITS`] terms to a sum.
+pub(crate) const SAFETY: f64 = 1.0 + 1e-9;
+
+/// Largest number of hidden units and inputs of a layer together; sums of so many terms are within [`SAFETY`].
+pub(crate) const MAX_UNITS: usize = 4_000_000;
+
+/// Numbers so small that squares, products or quotients by ψ may have underflowed are counted at this size.
+const FLOOR: f64 = 1e-150;
 
 /// Reusable buffers of [`evaluate_block`].
 #[derive(Default)]
@@ -79,6 +85,7 @@ pub(crate) fn evaluate_block(
                         let nu = l.bounds().nu();
                         nu * errors[j]
                             + gamma(n + 8) * ((n as f64).sqrt() * nu * size + norm(bias.column(j)))
+                            + floor(n)
                             + bias_error
                     }
                     LayerRef::MonLip(l) => {
@@ -119,13 +126,15 @@ fn plain_error(layer: &MonLip<f64>, sizes: &Sizes, bias_error: f64) -> f64 {
 /// Output error from relative errors `inner` of the pre-activations and `outer` of the output sum.
 fn propagate(layer: &MonLip<f64>, sizes: &Sizes, bias_error: f64, inner: f64, outer: f64) -> f64 {
     let norms = layer.norms();
+    let n = layer.dim();
     let (gain_in, gain_out) = layer.gains();
     let pre = norms.v_frobenius * sizes.hidden + gain_in * norms.s_frobenius * sizes.input + sizes.bias;
-    let local = inner * pre + bias_error;
+    let local = inner * pre + floor(layer.hidden() + n) + bias_error;
     let output = outer
         * (layer.design().mu() * sizes.input
             + gain_out * norms.s_frobenius * sizes.hidden
-            + norm(layer.output_bias()));
+            + norm(layer.output_bias()))
+        + floor(layer.hidden() + n);
     (gain_out * through_output(layer, local) + output) * SAFETY
 }
 
@@ -140,8 +149,30 @@ fn through_output(layer: &MonLip<f64>, local: f64) -> f64 {
     }
 }
 
+/// Euclidean norm, computed without overflow or underflow of the squares.
 pub(crate) fn norm(v: &[f64]) -> f64 {
-    v.iter().map(|v| v * v).sum::<f64>().sqrt()
+    let sum = v.iter().map(|v| v * v).sum::<f64>();
+    if (1e-280..1e280).contains(&sum) {
+        return sum.sqrt();
+    }
+    if sum.is_nan() {
+        return f64::NAN;
+    }
+    let largest = v.iter().fold(0.0f64, |a, v| a.max(v.abs()));
+    if largest == 0.0 || !largest.is_finite() {
+        return largest;
+    }
+    largest * v.iter().map(|v| (v / largest).powi(2)).sum::<f64>().sqrt()
+}
+
+/// An upper bound on the Euclidean norm.
+pub(crate) fn norm_up(v: &[f64]) -> f64 {
+    norm(v) * (1.0 + 2.0 * gamma(v.len() + 8)) + f64::MIN_POSITIVE
+}
+
+/// What underflow may have taken from sums of `terms` terms.
+pub(crate) fn floor(terms: usize) -> f64 {
+    (terms + 16) as f64 * FLOOR
 }
 
 /// A vector as an unevaluated sum of two: `hi + lo`.
@@ -191,7 +222,7 @@ fn orthogonal(layer: &Orthogonal<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error
     renormalize(&mut y);
     let nu = layer.bounds().nu();
     let size = norm(&x.hi) * SAFETY;
-    let error = double_gamma(n) * ((n as f64).sqrt() * nu * size + norm(bias)) + bias_error;
+    let error = double_gamma(n) * ((n as f64).sqrt() * nu * size + norm(bias)) + floor(n) + bias_error;
     (y, error)
 }
 
@@ -275,8 +306,8 @@ fn monlip(layer: &MonLip<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error: f64) -
         double_gamma(layer.hidden() + n),
     );
     if !w.activation.is_homogeneous() {
-        // The activation itself is only good to a few units in the last place of z and of its argument.
-        let own = 8.0 * UNIT_ROUNDOFF * (sizes.hidden + pre_norm2.sqrt() * SAFETY);
+        // The activation itself: two libm calls of 4 ulp (8u) each, the operations between, ψ and the argument.
+        let own = 32.0 * UNIT_ROUNDOFF * (sizes.hidden + pre_norm2.sqrt() * SAFETY);
         let norms = layer.norms();
         let v2 = norms.v2.iter().copied().fold(0.0, f64::max);
         let (_, gain_out) = layer.gains();

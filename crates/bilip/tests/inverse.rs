@@ -290,3 +290,103 @@ fn settings_and_free_parameters_that_make_no_sense_are_errors() {
     free.orthogonal.pop();
     assert!(BiLipNet::<f64>::from_free(&free).is_err());
 }
+
+#[test]
+fn bounds_stay_true_where_squares_underflow() {
+    let bounds = Bounds::new(0.1, 10.0).unwrap();
+    let free = MonLipFree::random(3, &[8, 8], bounds, Activation::Relu, 0.0, &mut Rng::new(14)).unwrap();
+    let layer = MonLip::<f64>::from_free(&free).unwrap();
+    let y = Rng::new(15).normals(3);
+    // Without biases the layer is positively homogeneous, so the inverse of a scaled y is the scaled inverse.
+    let sharp = InverseOptions {
+        tolerance: 1e-13,
+        ..Default::default()
+    };
+    let x = layer.inverse(&y, &sharp).unwrap().x;
+    for scale in [1e-100, 1e-150, 1e-170, 1e-300] {
+        let small: Vec<f64> = y.iter().map(|v| v * scale).collect();
+        for tolerance in [0.0, 1e-8, scale] {
+            let options = InverseOptions {
+                tolerance,
+                ..Default::default()
+            };
+            let inverse = layer.inverse(&small, &options).unwrap();
+            let expected: Vec<f64> = x.iter().map(|v| v * scale).collect();
+            // Compared in units of the scale, where squares are harmless.
+            let error = inverse
+                .x
+                .iter()
+                .zip(&expected)
+                .map(|(a, b)| (a - b).abs())
+                .fold(0.0, f64::max);
+            assert!(
+                error <= inverse.rows[0].error_bound + 1e-12 * scale,
+                "{scale} {tolerance} {:?}",
+                inverse.rows[0]
+            );
+        }
+    }
+}
+
+#[test]
+fn the_limit_on_iterations_is_kept_by_every_method() {
+    let layer = layer(1e6, 4);
+    let y: Vec<f64> = Rng::new(16).normals(4 * 3).iter().map(|v| 100.0 * v).collect();
+    for limit in [1, 2, 7] {
+        for method in Method::all() {
+            let options = InverseOptions {
+                max_iterations: Some(limit),
+                tolerance: 0.0,
+                ..InverseOptions::with_method(method)
+            };
+            let inverse = layer.inverse(&y, &options).unwrap();
+            assert!(
+                inverse.max_iterations() <= limit,
+                "{} {:?}",
+                options.method,
+                inverse.rows
+            );
+        }
+    }
+}
+
+#[test]
+fn a_row_that_leaves_the_range_does_not_take_others_with_it() {
+    let layer = layer(100.0, 2);
+    let good = [0.3, -0.8];
+    let y = [good, [1e300, -1e300], good].concat();
+    for method in Method::all() {
+        let options = InverseOptions {
+            max_iterations: Some(5_000),
+            ..InverseOptions::with_method(method)
+        };
+        let inverse = layer.inverse(&y, &options).unwrap();
+        assert_eq!(inverse.x.len(), 6);
+        let alone = layer.inverse(&good, &options).unwrap();
+        for r in [0, 2] {
+            assert_eq!(inverse.rows[r].status, alone.rows[0].status, "{}", options.method);
+            let apart = distance(&inverse.x[2 * r..2 * r + 2], &alone.x);
+            assert!(apart <= inverse.rows[r].error_bound + alone.rows[0].error_bound);
+        }
+        assert!(inverse.rows[1].error_bound > 1e-8);
+    }
+}
+
+#[test]
+fn a_poorly_orthogonal_layer_is_inverted_as_it_is() {
+    let matrix = Mat::from_fn(3, 3, |i, j| {
+        if i == j {
+            1.0
+        } else {
+            0.12 * (i as f64 - j as f64) + 0.05
+        }
+    });
+    let layer = Orthogonal::from_explicit(matrix, vec![0.1, 0.2, 0.3]).unwrap();
+    let x = [1.0, -2.0, 0.5];
+    let y = layer.forward(&x).unwrap();
+    let inverse = layer
+        .inverse(&y, &InverseOptions::with_method("dys".parse().unwrap()))
+        .unwrap();
+    assert!(inverse.converged(), "{:?}", inverse.rows);
+    assert!(distance(&inverse.x, &x) < 1e-8);
+}

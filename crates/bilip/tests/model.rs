@@ -280,6 +280,26 @@ fn a_forged_certificate_does_not_survive_verification() {
     ));
 }
 
+#[test]
+fn bounds_of_a_verified_model_come_from_the_proof_not_from_the_file() {
+    let bytes = small();
+    let size = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let json = String::from_utf8(bytes[8..8 + size].to_vec()).unwrap();
+    // Both certified bounds are narrowed: consistent with the claim, but not true.
+    let json = json.replace(r#"\"certified_mu\":0.3"#, r#"\"certified_mu\":2.5"#);
+    let mut edited = (json.len() as u64).to_le_bytes().to_vec();
+    edited.extend_from_slice(json.as_bytes());
+    edited.extend_from_slice(&bytes[8 + size..]);
+    let path = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(path.path(), edited).unwrap();
+    let [trusted, proved] = [
+        Model::load(path.path()).unwrap(),
+        Model::load_verified(path.path()).unwrap(),
+    ]
+    .map(|model| model.certificate().certified().unwrap().mu());
+    assert_eq!((trusted, proved), (2.5, 0.3));
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn files_that_are_too_large_or_endless_are_refused() {

@@ -228,11 +228,10 @@ impl std::fmt::Display for Certificate {
             self.distortion,
             if self.holds { "proved" } else { "NOT proved" }
         )?;
-        writeln!(
-            f,
-            "  proved: mu >= {:.17e}, nu <= {:.17e}",
-            self.certified_mu, self.certified_nu
-        )?;
+        match self.certified() {
+            Some(b) => writeln!(f, "  proved: mu >= {:.17e}, nu <= {:.17e}", b.mu(), b.nu())?,
+            None => writeln!(f, "  proved: no bounds at all")?,
+        }
         if let Some(pl) = self.pl_constant {
             writeln!(f, "  Polyak-Lojasiewicz constant >= {pl:.17e}")?;
         }

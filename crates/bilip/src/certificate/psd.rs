@@ -259,7 +259,7 @@ fn residual(a: MatRef<'_, f64>, shift: f64, pairs: &[(&Split, &Split)]) -> Optio
     let size = 3.0 * (inner as f64).sqrt() / (2.0 * GRID);
     Some(Residual {
         block,
-        entry_error: gamma(2 * inner + 16) * (size + shift) + f64::MIN_POSITIVE,
+        entry_error: gamma(2 * inner + 2 * pairs.len() + 16) * (size + shift) + f64::MIN_POSITIVE,
     })
 }
 

@@ -133,7 +133,7 @@ impl std::fmt::Display for Method {
 /// |---|---|---|---|
 /// | `method` | `Auto` | | see [`Method`] |
 /// | `tolerance` | 1e-8 | ≥ 0 | certified error at which a row is done |
-/// | `max_iterations` | 100 for Newton and Auto, 100,000 else | ≥ 1 | per layer and row |
+/// | `max_iterations` | 100 for Newton, 100,000 else | ≥ 1 | per layer and row, whatever the method tries |
 /// | `start` | none | `[batch, n]` | first guess of x |
 /// | `trace` | false | | records the error at every iteration (slower) |
 #[derive(Clone, Debug)]
@@ -193,7 +193,7 @@ impl InverseOptions {
 
     fn limit(&self) -> usize {
         self.max_iterations.unwrap_or(match self.method {
-            Method::Auto | Method::Newton(_) => 100,
+            Method::Newton(_) => NEWTON_LIMIT,
             _ => 100_000,
         })
     }
@@ -287,9 +287,10 @@ pub(crate) struct Goal {
 }
 
 impl Goal {
-    /// `(residual + error)/μ`, rounded up.
-    pub(crate) fn bound(&self, residual: f64, error: f64) -> f64 {
-        ((residual * (1.0 + 1e-12) + error) / self.mu).next_up()
+    /// `(‖residual‖ + error)/μ`, rounded up; infinite where the numbers left the range.
+    pub(crate) fn bound(&self, residual: &[f64], error: f64) -> f64 {
+        let bound = ((rounding::norm_up(residual) + error) / self.mu).next_up();
+        if bound.is_nan() { f64::INFINITY } else { bound }
     }
 }
 
@@ -458,8 +459,15 @@ fn invert_orthogonal(layer: &Orthogonal<f64>, y: &mut [f64], bias: &[f64]) {
     let p = layer.matrix();
     let w = faer::Col::<f64>::from_fn(n, |i| y[i] - bias[i]);
     let mut x = p.transpose() * &w;
-    for _ in 0..2 {
+    // Each round multiplies the error by ‖PᵀP − I‖: two rounds for a rounded orthogonal matrix, more for a poor one.
+    let mut last = f64::INFINITY;
+    for _ in 0..60 {
         let residual = &w - p * &x;
+        let size = residual.norm_l2();
+        if size >= 0.5 * last && size <= 1e-12 * w.norm_l2() || size == 0.0 {
+            break;
+        }
+        last = size;
         x += p.transpose() * residual;
     }
     for i in 0..n {
@@ -489,7 +497,8 @@ fn solve_layer(
     }
 }
 
-/// Newton, and for the rows it gave up on a spell of Douglas–Rachford from where it stopped, in turns.
+/// Newton, and for the rows it gave up on a spell of Douglas–Rachford from where it stopped, in turns, within the
+/// limit on iterations of all of them together.
 fn auto(
     layer: &MonLip<f64>,
     single: &Stack<'_, f64>,
@@ -499,46 +508,51 @@ fn auto(
     newton: &Newton,
 ) -> Vec<RowState> {
     let n = single.n;
-    let mut solved = newton::solve(single, y, guess, goal, newton);
-    let mut spell = 500;
-    for _round in 0..8 {
-        let open: Vec<usize> = (0..solved.len())
-            .filter(|j| matches!(solved[*j].report.status, Status::Stalled | Status::MaxIterations))
-            .collect();
-        if open.is_empty() {
-            break;
-        }
-        for j in open {
-            let row = single.rows(j..j + 1);
-            let target = &y[j * n..(j + 1) * n];
-            let spelled = Goal { limit: spell, ..goal };
-            let mut first = splitting::solve(
-                &DouglasRachford::default(),
-                layer,
-                &row,
-                target,
-                &solved[j].x,
-                spelled,
-            );
-            let mut taken = first.remove(0);
-            if taken.report.status != Status::Converged {
-                let done = taken.report.iterations;
-                let mut again = newton::solve(&row, target, &taken.x, goal, newton).remove(0);
-                again.report.iterations += done;
-                let mut trace = std::mem::take(&mut taken.report.trace);
-                trace.append(&mut again.report.trace);
-                again.report.trace = trace;
-                taken = again;
+    let newton_goal = |left: usize| Goal {
+        limit: NEWTON_LIMIT.min(left),
+        ..goal
+    };
+    let mut solved = newton::solve(single, y, guess, newton_goal(goal.limit), newton);
+    for (j, state) in solved.iter_mut().enumerate() {
+        let row = single.rows(j..j + 1);
+        let target = &y[j * n..(j + 1) * n];
+        let mut spell = 500;
+        while matches!(state.report.status, Status::Stalled | Status::MaxIterations) {
+            let left = goal.limit - state.report.iterations;
+            if left == 0 {
+                state.report.status = Status::MaxIterations;
+                break;
             }
-            taken.report.iterations += solved[j].report.iterations;
-            let mut trace = std::mem::take(&mut solved[j].report.trace);
-            trace.append(&mut taken.report.trace);
-            taken.report.trace = trace;
-            solved[j] = taken;
+            let spelled = Goal {
+                limit: left.min(spell),
+                ..goal
+            };
+            let method = DouglasRachford::default();
+            let next = splitting::solve(&method, layer, &row, target, &state.x, spelled).remove(0);
+            state.go_on(next);
+            let left = goal.limit - state.report.iterations;
+            if state.report.status != Status::Converged && left > 0 {
+                let next = newton::solve(&row, target, &state.x, newton_goal(left), newton).remove(0);
+                state.go_on(next);
+            }
+            spell *= 4;
         }
-        spell *= 4;
     }
     solved
+}
+
+/// Newton steps before `Auto` tries something else.
+const NEWTON_LIMIT: usize = 100;
+
+impl RowState {
+    /// Takes over what a further solve from this state came to.
+    fn go_on(&mut self, next: RowState) {
+        let before = std::mem::replace(self, next);
+        self.report.iterations += before.report.iterations;
+        let mut trace = before.report.trace;
+        trace.append(&mut self.report.trace);
+        self.report.trace = trace;
+    }
 }
 
 /// `x = (y − F(0))·2/(μ+ν)`: exact for the middle slope.
@@ -565,18 +579,15 @@ pub(crate) fn certify_row(
 ) -> (Vec<f64>, f64, f64, bool) {
     let (residual, error) = plain;
     let size = norm(&residual);
-    let bound = goal.bound(size, error);
-    if bound <= goal.tolerance || !(size <= reach.0 * goal.mu * goal.tolerance || size <= reach.1 * error) {
+    let bound = goal.bound(&residual, error);
+    let near = size <= reach.0 * goal.mu * goal.tolerance || size <= reach.1 * error;
+    if bound <= goal.tolerance || !near || !size.is_finite() {
         return (residual, size, bound, false);
     }
     let (sharp, sharp_error) = rounding::accurate_residual(&stack.rows(row..row + 1), x, y);
     let sharp_size = norm(&sharp);
-    (
-        sharp,
-        sharp_size,
-        goal.bound(sharp_size, sharp_error).min(bound),
-        true,
-    )
+    let sharp_bound = goal.bound(&sharp, sharp_error);
+    (sharp, sharp_size, sharp_bound.min(bound), true)
 }
 
 /// `J(x)⁻ᵀ w` for every row.
@@ -621,16 +632,20 @@ mod tests {
             let single = Stack::of(&layer);
             let x = rng.normals(5 * 4);
             let y = layer.forward(&x).unwrap();
-            // A limit of zero Newton steps: everything is left to the method behind it.
+            // A line search that may not halve, from far away: most is left to the method behind it.
             let goal = Goal {
                 mu: layer.bounds().mu(),
                 tolerance: 1e-8,
-                limit: 0,
+                limit: 100_000,
                 trace: false,
                 layer: 0,
             };
-            let guess = vec![0.0; y.len()];
-            for row in auto(&layer, &single, &y, &guess, goal, &Newton::default()) {
+            let guess = vec![1e3; y.len()];
+            let newton = Newton {
+                halvings: 0,
+                ..Default::default()
+            };
+            for row in auto(&layer, &single, &y, &guess, goal, &newton) {
                 assert_eq!(
                     row.report.status,
                     Status::Converged,

@@ -128,11 +128,18 @@ pub(super) fn solve(
                 })
                 .collect();
             let indices: Vec<usize> = open.iter().map(|&a| active[a].index).collect();
-            let evaluated = if trials.iter().all(|v| v.is_finite()) {
-                residuals(stack, y, &trials, &indices, &mut buffers)
-            } else {
-                vec![(vec![f64::NAN; n], f64::NAN); open.len()]
-            };
+            // A trial that left the range is evaluated where the row stands, and counts as no descent.
+            let usable: Vec<bool> = trials
+                .chunks_exact(n)
+                .map(|t| t.iter().all(|v| v.is_finite()))
+                .collect();
+            let mut points = trials.clone();
+            for (slot, point) in points.chunks_exact_mut(n).enumerate() {
+                if !usable[slot] {
+                    point.copy_from_slice(&active[open[slot]].x);
+                }
+            }
+            let evaluated = residuals(stack, y, &points, &indices, &mut buffers);
             let mut still = Vec::new();
             for (slot, (residual, error)) in evaluated.into_iter().enumerate() {
                 let a = open[slot];
@@ -140,7 +147,7 @@ pub(super) fn solve(
                 let row = &mut active[a];
                 // A row whose residual is already rounding cannot be asked for descent in plain arithmetic.
                 let descends = size <= (1.0 - SUFFICIENT * length) * row.size;
-                if descends || (halving == 0 && size <= 4.0 * error) {
+                if usable[slot] && (descends || (halving == 0 && size <= 4.0 * error)) {
                     let x = trials[slot * n..(slot + 1) * n].to_vec();
                     row.accept(stack, x, y, (residual, error), &goal);
                 } else if halving == settings.halvings {

@@ -936,7 +936,7 @@ impl Progress {
             let bound = if bound.is_nan() { f64::INFINITY } else { bound };
             self.best = Some((bound, size, x.to_vec()));
         }
-        let first = *self.first.get_or_insert(size);
+        let first = *self.first.get_or_insert(size.max(bound * goal.mu));
         if bound <= goal.tolerance {
             return Verdict::End(Status::Converged);
         }

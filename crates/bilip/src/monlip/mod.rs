@@ -24,6 +24,7 @@ use crate::error::{Error, Result, check_finite};
 use crate::map::{BiLipschitz, LayerRef, sealed};
 use crate::orthogonal::to_f64;
 use crate::real::Real;
+use crate::rounding::MAX_UNITS;
 
 /// A μ-strongly monotone, ν-Lipschitz layer `Rⁿ → Rⁿ` in explicit form.
 ///
@@ -88,6 +89,13 @@ impl<T: Real> MonLipExplicit<T> {
                 format!("{m}×{n}"),
             ));
         }
+        if m + n > MAX_UNITS {
+            return Err(Error::shape(
+                "S",
+                format!("at most {MAX_UNITS} rows and columns"),
+                m + n,
+            ));
+        }
         if self.bounds.gap() <= 0.0 {
             return Err(Error::setting(
                 "nu",
@@ -135,11 +143,13 @@ impl<T: Real> MonLipExplicit<T> {
                 return Err(Error::shape("psi", m, psi.len()));
             }
             check_finite("psi", psi)?;
-            if let Some(bad) = psi
-                .iter()
-                .find(|p| !num_traits::Float::is_normal(**p) || **p <= T::zero())
-            {
-                return Err(Error::setting("psi", bad, "every scaling must be positive"));
+            // Within this range v/ψ and ψσ(v/ψ) lose nothing to underflow that the error bounds do not count.
+            if let Some(bad) = psi.iter().find(|p| !(1e-100..=1e100).contains(&p.as_f64())) {
+                return Err(Error::setting(
+                    "psi",
+                    bad,
+                    "every scaling must be positive, between 1e-100 and 1e100",
+                ));
             }
         }
         Ok(units)
