@@ -278,8 +278,9 @@ fn inverse_table(quick: bool) -> Vec<InverseLine> {
                     options.max_iterations = Some(match (quick, batch, distortion) {
                         (true, _, _) => 500,
                         (_, 1, _) => 30_000,
-                        (_, _, ..=100.0) => 5_000,
-                        _ => 1_000,
+                        (_, _, ..=10.0) => 5_000,
+                        (_, _, ..=100.0) => 1_500,
+                        _ => 500,
                     });
                 }
                 // One-time norms are part of no method.
@@ -585,7 +586,7 @@ fn report(command: &str, result: &Value, lines: &[InverseLine]) -> String {
     );
     let _ = writeln!(
         text,
-        "Rows that did not arrive within the limit (30,000 steps at batch 1; at batch 1,000, 5,000 steps for τ ≤ 50 and 1,000 beyond) are shown as they stand.\n"
+        "Rows that did not arrive within the limit (30,000 steps at batch 1; at batch 1,000, 1,500 steps for τ = 50 and 500 beyond) are shown as they stand.\n"
     );
     let _ = writeln!(
         text,

@@ -312,6 +312,29 @@ fn condition(v: &[Mat<f64>], s: MatRef<'_, f64>, hidden: f64, corner: f64) -> (A
     (arrow, scale)
 }
 
+/// The largest `θ` found with `I − (V+Vᵀ)/2 ⪰ θI` proved, within a factor of two; 0 when there is none above 1e-12.
+pub(crate) fn strong_monotonicity(v: &[Mat<f64>], units: &[usize]) -> f64 {
+    let arrow = Arrow {
+        diagonal: units.iter().map(|m| Mat::identity(*m, *m)).collect(),
+        sub: v
+            .iter()
+            .map(|v| Mat::from_fn(v.nrows(), v.ncols(), |i, j| -0.5 * v[(i, j)]))
+            .collect(),
+        border: vec![],
+        corner: None,
+    };
+    let mut theta = 0.5;
+    while theta > 1e-12 {
+        if let Some(bound) = arrow.eigenvalue_bound(theta)
+            && bound > 0.0
+        {
+            return bound;
+        }
+        theta *= 0.5;
+    }
+    0.0
+}
+
 /// Proves what bounds the stored `V`, `S` support in a layer designed for `design`.
 pub(crate) fn certify_monlip(v: &[Mat<f64>], s: MatRef<'_, f64>, design: Bounds) -> LayerCertificate {
     let (arrow, scale) = condition(v, s, 1.0, 1.0);

@@ -13,7 +13,6 @@ use faer::{Accum, Mat, MatMut, MatRef, Par};
 use super::{Goal, RowReport, RowState, Status, TracePoint, certify_row};
 use crate::activation::Activation;
 use crate::bias::Bias;
-use crate::certificate::psd::Arrow;
 use crate::error::{Error, Result};
 use crate::map::{BiLipschitz, Stack};
 use crate::monlip::MonLip;
@@ -489,31 +488,6 @@ fn smooth_lipschitz(layer: &MonLip<f64>) -> f64 {
     1.0 + v + layer.design().gap() / layer.design().mu() * norms.s2 * norms.s2
 }
 
-/// The largest `θ` found with `I − (V+Vᵀ)/2 ⪰ θI`, within a factor of two; 0 when there is none above 1e-12.
-fn strong_monotonicity(layer: &MonLip<f64>) -> f64 {
-    let w = &*layer.weights;
-    let arrow = Arrow {
-        diagonal: w.units.iter().map(|m| Mat::identity(*m, *m)).collect(),
-        sub: w
-            .v
-            .iter()
-            .map(|v| Mat::from_fn(v.nrows(), v.ncols(), |i, j| -0.5 * v[(i, j)]))
-            .collect(),
-        border: vec![],
-        corner: None,
-    };
-    let mut theta = 0.5;
-    while theta > 1e-12 {
-        if let Some(bound) = arrow.eigenvalue_bound(theta)
-            && bound > 0.0
-        {
-            return bound;
-        }
-        theta *= 0.5;
-    }
-    0.0
-}
-
 /// Forward–backward splitting `z ← prox^α(z − αÂz)` with `Â = A + C` (Ryu and Boyd 2016).
 ///
 /// Requires `Â` strongly monotone, with `θ ≤ λmin(I − (V+Vᵀ)/2)`: converges for `0 < α < 2θ/L²`, `L = ‖Â‖`. The default
@@ -532,7 +506,7 @@ impl InverseMethod for ForwardBackward {
     fn start<'a>(&self, problem: LayerProblem<'a>) -> Box<dyn Iteration + 'a> {
         let alpha = self.alpha.unwrap_or_else(|| {
             let l = smooth_lipschitz(problem.layer);
-            match strong_monotonicity(problem.layer) {
+            match problem.layer.strong_monotonicity() {
                 0.0 => 0.5 / l,
                 theta => theta / (l * l),
             }
@@ -955,16 +929,17 @@ impl Progress {
         if count >= goal.limit {
             return Verdict::End(Status::MaxIterations);
         }
-        // 70 % of the way the observed linear rate predicts, at least 2 % and at most all of the steps done so far.
+        // 70 % of the way the observed linear rate predicts, at least 5 % and at most all of the steps done so far.
+        let (least, most) = (1.0 + (count / 20) as f64, count.max(4) as f64);
         let predicted = match last {
-            Some((at, before)) if size < before && goal.tolerance > 0.0 => {
+            Some((at, before)) if size < before => {
                 let rate = (size / before).ln() / (count - at) as f64;
+                // A tolerance of zero is never reached: as long as can be.
                 (goal.mu * goal.tolerance / size).ln() / rate
             }
             _ => 4.0,
         };
-        let most = count.max(4) as f64;
-        let steps = (0.7 * predicted).clamp(1.0 + (count / 50) as f64, most.max(1.0 + (count / 50) as f64));
+        let steps = (0.7 * predicted).clamp(least, most.max(least));
         Verdict::Continue((steps as usize).min(goal.limit.saturating_sub(count)).max(1))
     }
 

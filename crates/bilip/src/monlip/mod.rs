@@ -19,7 +19,7 @@ pub(crate) use kernel::{Buffers, Record};
 use crate::activation::Activation;
 use crate::bounds::Bounds;
 use crate::cayley::check_matrix;
-use crate::certificate::{LayerCertificate, Norms, certify_monlip};
+use crate::certificate::{self, LayerCertificate, Norms, certify_monlip};
 use crate::error::{Error, Result, check_finite};
 use crate::map::{BiLipschitz, LayerRef, sealed};
 use crate::orthogonal::to_f64;
@@ -54,6 +54,8 @@ pub(crate) struct MonLipWeights<T> {
     pub(crate) output_bias: Vec<T>,
     pub(crate) certificate: LayerCertificate,
     pub(crate) norms: OnceLock<Norms>,
+    /// See [`MonLip::strong_monotonicity`].
+    strong: OnceLock<f64>,
 }
 
 /// Explicit weights of a [`MonLip`] layer, as stored in a model file.
@@ -195,6 +197,7 @@ impl<T: Real> MonLip<T> {
                 output_bias: explicit.output_bias,
                 certificate,
                 norms: OnceLock::new(),
+                strong: OnceLock::new(),
             }),
         })
     }
@@ -297,6 +300,7 @@ impl<T: Real> MonLip<T> {
                 output_bias: wide(&w.output_bias),
                 certificate: w.certificate.clone(),
                 norms: w.norms.clone(),
+                strong: w.strong.clone(),
             }),
         }
     }
@@ -307,6 +311,16 @@ impl<T: Real> MonLip<T> {
         w.norms.get_or_init(|| {
             let v: Vec<_> = w.v.iter().map(|v| to_f64(v.as_ref())).collect();
             Norms::new(&v, to_f64(w.s.as_ref()).as_ref(), &w.units)
+        })
+    }
+
+    /// The largest `θ` found with `I − (V+Vᵀ)/2 ⪰ θI` proved, within a factor of two; 0 when there is none above 1e-12.
+    /// Computed once.
+    pub(crate) fn strong_monotonicity(&self) -> f64 {
+        let w = &self.weights;
+        *w.strong.get_or_init(|| {
+            let v: Vec<_> = w.v.iter().map(|v| to_f64(v.as_ref())).collect();
+            certificate::strong_monotonicity(&v, &w.units)
         })
     }
 
