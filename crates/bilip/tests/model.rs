@@ -300,6 +300,26 @@ fn bounds_of_a_verified_model_come_from_the_proof_not_from_the_file() {
     assert_eq!((trusted, proved), (2.5, 0.3));
 }
 
+#[test]
+fn the_fuzzer_s_corpus_is_read_or_refused_without_a_panic() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/load");
+    let (mut read, mut refused) = (0, 0);
+    for entry in std::fs::read_dir(folder).unwrap() {
+        match Model::load(entry.unwrap().path()) {
+            Ok(model) => {
+                model.verify();
+                read += 1;
+            }
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                refused += 1;
+            }
+        }
+    }
+    // Seeds and their living relatives on one side, damaged files on the other.
+    assert!(read >= 12 && refused >= 100, "{read} read, {refused} refused");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn files_that_are_too_large_or_endless_are_refused() {
