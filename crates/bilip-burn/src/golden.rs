@@ -1,0 +1,319 @@
+//! Gradients of every module against the published layers: 1e-9 relative in f64, 1e-4 in f32.
+
+use std::collections::HashMap;
+
+use bilip::Bounds;
+use burn::backend::{Autodiff, Flex};
+use burn::module::Param;
+use burn::tensor::{DType, Tensor, TensorData};
+use safetensors::SafeTensors;
+
+use crate::bounds::vector;
+use crate::{BiLipNet, BiLipNetConfig, BoundsMode, MonLip, MonLipConfig, PlNet};
+
+type B = Autodiff<Flex>;
+
+struct Fixture {
+    name: &'static str,
+    tensors: HashMap<String, (Vec<usize>, Vec<f64>)>,
+    metadata: HashMap<String, String>,
+}
+
+impl Fixture {
+    fn read(name: &'static str) -> Self {
+        let path = format!(
+            "{}/../bilip/tests/fixtures/{name}.safetensors",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let bytes = std::fs::read(path).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+        let tensors = file
+            .tensors()
+            .into_iter()
+            .map(|(key, view)| {
+                let values = match view.dtype() {
+                    safetensors::Dtype::F32 => view
+                        .data()
+                        .chunks_exact(4)
+                        .map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap())))
+                        .collect(),
+                    _ => view
+                        .data()
+                        .chunks_exact(8)
+                        .map(|b| f64::from_le_bytes(b.try_into().unwrap()))
+                        .collect(),
+                };
+                (key.replace("BiLipBlock.", ""), (view.shape().to_vec(), values))
+            })
+            .collect();
+        Fixture {
+            name,
+            tensors,
+            metadata: header.metadata().clone().unwrap(),
+        }
+    }
+
+    fn get(&self, key: &str) -> &[f64] {
+        &self
+            .tensors
+            .get(key)
+            .unwrap_or_else(|| panic!("{}: {key}", self.name))
+            .1
+    }
+
+    fn meta(&self, key: &str) -> serde_json::Value {
+        serde_json::from_str(&self.metadata[key]).unwrap()
+    }
+
+    fn config(&self, dtype: DType) -> MonLipConfig {
+        let units: Vec<usize> = self
+            .meta("units")
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|u| u.as_u64().unwrap() as usize)
+            .collect();
+        let bounds = Bounds::new(
+            self.meta("mu").as_f64().unwrap(),
+            self.meta("nu").as_f64().unwrap(),
+        )
+        .unwrap();
+        let n = self.meta("n").as_u64().unwrap() as usize;
+        MonLipConfig {
+            dtype,
+            ..MonLipConfig::new(n, &units, BoundsMode::Fixed(bounds))
+        }
+    }
+
+    /// The flat parameters of a monotone layer in our order, from values or gradients under a prefix.
+    fn phi(&self, prefix: &str, layers: usize, transposed_q: usize) -> Vec<f64> {
+        // Stored n×m; ours is m×n.
+        let q = self.get(&format!("{prefix}Fq"));
+        let (n, m) = (transposed_q, q.len() / transposed_q);
+        let mut phi: Vec<f64> = (0..m * n).map(|k| q[(k % n) * m + k / n]).collect();
+        phi.extend(self.get(&format!("{prefix}fq")));
+        for k in 0..layers {
+            phi.extend(self.get(&format!("{prefix}Fab{k}")));
+        }
+        for k in 0..layers {
+            phi.extend(self.get(&format!("{prefix}fab{k}")));
+        }
+        phi.extend(self.get(&format!("{prefix}by")));
+        phi
+    }
+
+    fn bias(&self, prefix: &str, layers: usize) -> Vec<f64> {
+        (0..layers)
+            .flat_map(|k| self.get(&format!("{prefix}b{k}")).to_vec())
+            .collect()
+    }
+
+    fn matrix(&self, key: &str, dtype: DType) -> Tensor<B, 2> {
+        let (shape, values) = &self.tensors[key];
+        let data = TensorData::new(values.clone(), [shape[0], shape[1]]).convert_dtype(dtype);
+        Tensor::from_data(data, (&Default::default(), dtype))
+    }
+
+    fn load_layer(&self, layer: MonLip<B>, prefix: &str, dtype: DType) -> MonLip<B> {
+        let (n, layers) = (
+            self.meta("n").as_u64().unwrap() as usize,
+            self.config(dtype).units.len(),
+        );
+        let device = Default::default();
+        let bias = vector(self.bias(prefix, layers), &device, dtype).unsqueeze();
+        layer.with_parameters(vector(self.phi(prefix, layers, n), &device, dtype), bias)
+    }
+
+    fn load_net(&self, dtype: DType) -> BiLipNet<B> {
+        let depth = self.meta("depth").as_u64().unwrap() as usize;
+        let mut net = BiLipNetConfig::new(depth, self.config(dtype))
+            .init::<B>(&Default::default())
+            .unwrap();
+        for (k, layer) in net.monotone_mut().iter_mut().enumerate() {
+            *layer = self.load_layer(layer.clone(), &format!("param/mon_{k}."), dtype);
+        }
+        for (k, layer) in net.orthogonal_mut().iter_mut().enumerate() {
+            let device = Default::default();
+            let get = |name: &str| {
+                vector(
+                    self.get(&format!("param/uni_{k}.{name}")).to_vec(),
+                    &device,
+                    dtype,
+                )
+            };
+            *layer = layer.clone().with_parameters(
+                self.matrix(&format!("param/uni_{k}.W"), dtype),
+                get("a"),
+                get("b"),
+            );
+        }
+        net
+    }
+}
+
+/// Largest difference relative to the largest entry.
+fn relative(found: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let scale = expected.iter().fold(0.0f64, |a, v| a.max(v.abs()));
+    found
+        .iter()
+        .zip(expected)
+        .fold(0.0f64, |a, (f, e)| a.max((f - e).abs()))
+        / scale
+}
+
+fn numbers<const D: usize>(tensor: Tensor<Flex, D>) -> Vec<f64> {
+    tensor.to_data().iter::<f64>().collect()
+}
+
+fn check(name: &str, what: &str, found: &[f64], expected: &[f64], dtype: DType) {
+    let error = relative(found, expected);
+    let limit = if dtype == DType::F64 { 1e-9 } else { 1e-4 };
+    println!("{name:16} {what:12} {dtype:?} {error:.1e}");
+    assert!(error < limit, "{name} {what} {dtype:?}: {error:.2e}");
+}
+
+#[test]
+fn gradients_of_monotone_layers_are_the_published_ones() {
+    for name in ["monlip_1d", "monlip_small", "monlip_wide"] {
+        let f = Fixture::read(name);
+        for dtype in [DType::F64, DType::F32] {
+            let layer = f.config(dtype).init::<B>(&Default::default()).unwrap();
+            let layer = f.load_layer(layer, "param/", dtype);
+            let x = f.matrix("x", dtype).require_grad();
+            let y = layer.forward(x.clone());
+            check(name, "y", &numbers(y.clone().inner()), f.get("y"), dtype);
+            let grads = (y * f.matrix("cotangent", dtype)).sum().backward();
+            check(
+                name,
+                "x",
+                &numbers(x.grad(&grads).unwrap()),
+                f.get("grad/x"),
+                dtype,
+            );
+            let (n, layers) = (f.config(dtype).n, f.config(dtype).units.len());
+            let (phi, bias) = layer.parameters();
+            check(
+                name,
+                "phi",
+                &numbers(phi.grad(&grads).unwrap()),
+                &f.phi("grad/", layers, n),
+                dtype,
+            );
+            check(
+                name,
+                "bias",
+                &numbers(bias.grad(&grads).unwrap()),
+                &f.bias("grad/", layers),
+                dtype,
+            );
+        }
+    }
+}
+
+#[test]
+fn gradients_of_networks_are_the_published_ones() {
+    for name in ["bilipnet", "plnet"] {
+        let f = Fixture::read(name);
+        for dtype in [DType::F64, DType::F32] {
+            let net = f.load_net(dtype);
+            let x = f.matrix("x", dtype).require_grad();
+            let loss = if name == "plnet" {
+                let device = Default::default();
+                let c = vector(f.get("param/QuadPotential_0.c").to_vec(), &device, dtype);
+                let net = PlNet::new(net.clone()).with_offset(c);
+                let y = net.forward(x.clone());
+                check(name, "y", &numbers(y.clone().inner()), f.get("y"), dtype);
+                (y * vector(f.get("cotangent").to_vec(), &device, dtype)).sum()
+            } else {
+                let y = net.forward(x.clone());
+                check(name, "y", &numbers(y.clone().inner()), f.get("y"), dtype);
+                (y * f.matrix("cotangent", dtype)).sum()
+            };
+            let grads = loss.backward();
+            check(
+                name,
+                "x",
+                &numbers(x.grad(&grads).unwrap()),
+                f.get("grad/x"),
+                dtype,
+            );
+            let (n, layers) = (f.config(dtype).n, f.config(dtype).units.len());
+            let mut net = net;
+            for (k, layer) in net.monotone_mut().iter().enumerate() {
+                let (phi, bias) = layer.parameters();
+                let prefix = format!("grad/mon_{k}.");
+                check(
+                    name,
+                    "phi",
+                    &numbers(phi.grad(&grads).unwrap()),
+                    &f.phi(&prefix, layers, n),
+                    dtype,
+                );
+                check(
+                    name,
+                    "bias",
+                    &numbers(bias.grad(&grads).unwrap()),
+                    &f.bias(&prefix, layers),
+                    dtype,
+                );
+            }
+            for (k, layer) in net.orthogonal_mut().iter().enumerate() {
+                let (free, gain, bias) = layer.parameters();
+                let expected = |name: &str| f.get(&format!("grad/uni_{k}.{name}")).to_vec();
+                check(
+                    name,
+                    "W",
+                    &numbers(free.grad(&grads).unwrap()),
+                    &expected("W"),
+                    dtype,
+                );
+                // A single number that may be small against its terms: relative to those of the matrix.
+                let scale = expected("W").iter().fold(1.0f64, |a, v| a.max(v.abs()));
+                let gain = numbers(gain.grad(&grads).unwrap())[0];
+                assert!(
+                    (gain - expected("a")[0]).abs() < scale * if dtype == DType::F64 { 1e-9 } else { 1e-4 }
+                );
+                check(
+                    name,
+                    "b",
+                    &numbers(bias.grad(&grads).unwrap()),
+                    &expected("b"),
+                    dtype,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn parameter_counts_are_the_published_ones() {
+    use burn::module::Module;
+    let fixed = BoundsMode::Fixed(Bounds::new(0.1, 10.0).unwrap());
+    let device = Default::default();
+    let step = MonLipConfig::new(1, &[32; 8], fixed)
+        .init::<Flex>(&device)
+        .unwrap();
+    assert_eq!(step.num_params(), 15_882);
+    let net = |n: usize, units: &[usize], bounds| {
+        let net = BiLipNetConfig::new(2, MonLipConfig::new(n, units, bounds))
+            .init::<Flex>(&device)
+            .unwrap();
+        PlNet::new(net).num_params()
+    };
+    assert_eq!(net(2, &[128; 4], fixed), 232_484);
+    assert_eq!(net(20, &[256; 8], fixed), 2_053_418);
+    // A learned ν adds one number a block, learned μ and γ two.
+    assert_eq!(net(20, &[256; 8], BoundsMode::Distortion(5.0)), 2_053_418 + 2);
+    assert_eq!(
+        net(20, &[256; 8], BoundsMode::Learned(Bounds::new(0.5, 2.0).unwrap())),
+        2_053_418 + 4
+    );
+}
+
+impl<Back: burn::tensor::backend::Backend> MonLip<Back> {
+    fn with_parameters(self, phi: Tensor<Back, 1>, bias: Tensor<Back, 2>) -> Self {
+        self.replace(Param::from_tensor(phi), Param::from_tensor(bias))
+    }
+}

@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+
+mod adam;
+mod bounds;
+mod error;
+#[cfg(test)]
+mod golden;
+mod kernel;
+mod modules;
+mod ops;
+
+pub use adam::{Adam, AdamState};
+pub use bounds::{BoundsMode, LayerBounds};
+pub use error::{Error, Result};
+pub use modules::{BiLipNet, BiLipNetConfig, CayleyOrthogonal, MonLip, MonLipConfig, PlNet};
+pub use ops::{CertifiedBackend, CertifiedKernels};

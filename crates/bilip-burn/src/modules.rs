@@ -1,0 +1,458 @@
+//! The layers and networks as Burn modules.
+
+use std::sync::Arc;
+
+use bilip::faer::{Mat, MatRef};
+use bilip::{Activation, BiLipNetFree, Bounds, MonLipFree, Real, Rng, with_norm};
+use burn::module::{Module, Param};
+use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
+
+use crate::bounds::{BoundsMode, LayerBounds, vector};
+use crate::error::{Error, Result};
+use crate::kernel::monlip::Layout;
+use crate::ops::CertifiedBackend;
+
+/// Settings of a [`MonLip`] layer.
+#[derive(Clone, Debug)]
+pub struct MonLipConfig {
+    /// Number of inputs and outputs.
+    pub n: usize,
+    /// Hidden widths.
+    pub units: Vec<usize>,
+    /// The activation; ψ is learned where it matters.
+    pub activation: Activation,
+    /// The bounds.
+    pub bounds: BoundsMode,
+    /// Whether Q takes the general form `QᵀQ ⪯ I` instead of `QᵀQ = I`.
+    pub general: bool,
+    /// Seed of the initial parameters.
+    pub seed: u64,
+    /// Precision of the parameters: `F32` for training, `F64` for checks.
+    pub dtype: DType,
+}
+
+impl MonLipConfig {
+    /// A ReLU layer in f32 with the published form of Q and seed 0.
+    pub fn new(n: usize, units: &[usize], bounds: BoundsMode) -> Self {
+        MonLipConfig {
+            n,
+            units: units.to_vec(),
+            activation: Activation::Relu,
+            bounds,
+            general: false,
+            seed: 0,
+            dtype: DType::F32,
+        }
+    }
+
+    /// The layer with Glorot-normal matrices, their gains equal to their norms, and zero biases.
+    ///
+    /// # Errors
+    /// On sizes of zero and bounds out of range.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> Result<MonLip<B>> {
+        if self.n == 0 {
+            return Err(Error::setting("n", self.n, "must be at least 1"));
+        }
+        if self.units.is_empty() || self.units.contains(&0) {
+            return Err(Error::setting(
+                "units",
+                &self.units,
+                "needs at least one layer, all of width at least 1",
+            ));
+        }
+        self.bounds.check()?;
+        let layout = Layout::new(self.n, &self.units, self.activation, self.general);
+        let mut rng = Rng::new(self.seed);
+        let mut phi = vec![0.0; layout.len];
+        let mut place =
+            |range: std::ops::Range<usize>, rows: usize, cols: usize, gain: usize, phi: &mut Vec<f64>| {
+                let matrix = rng.glorot(rows, cols);
+                for (k, slot) in phi[range].iter_mut().enumerate() {
+                    *slot = matrix[(k / cols, k % cols)];
+                }
+                phi[gain] = matrix.norm_l2();
+            };
+        place(
+            layout.fq.clone(),
+            layout.extra + layout.hidden(),
+            self.n,
+            layout.gain_q,
+            &mut phi,
+        );
+        let mut before = 0;
+        for (k, &width) in self.units.iter().enumerate() {
+            place(
+                layout.fab[k].clone(),
+                width + before,
+                width,
+                layout.gain_ab.start + k,
+                &mut phi,
+            );
+            before = width;
+        }
+        let hidden = layout.hidden();
+        Ok(MonLip {
+            phi: Param::from_tensor(vector(phi, device, self.dtype)),
+            bias: Param::from_tensor(vector(vec![0.0; hidden], device, self.dtype).unsqueeze()),
+            bounds: LayerBounds::new(self.bounds, device, self.dtype),
+            layout: Arc::new(layout),
+        })
+    }
+}
+
+/// A μ-strongly monotone, ν-Lipschitz layer to be trained.
+///
+/// All matrices, gains and the output bias lie in one flat parameter, so that the layer is one node of the graph and
+/// one tensor for the optimiser.
+#[derive(Module, Debug)]
+pub struct MonLip<B: Backend> {
+    phi: Param<Tensor<B, 1>>,
+    /// Hidden biases, `[1, m]`.
+    bias: Param<Tensor<B, 2>>,
+    bounds: LayerBounds<B>,
+    #[module(skip)]
+    layout: Arc<Layout>,
+}
+
+impl<B: Backend> MonLip<B> {
+    /// The bounds now.
+    ///
+    /// # Errors
+    /// When a learned bound has left the range of numbers.
+    pub fn bounds(&self) -> Result<Bounds> {
+        self.bounds.value()
+    }
+
+    /// The free parameters in f64, as the core crate takes them.
+    ///
+    /// # Errors
+    /// When a learned bound has left the range of numbers.
+    pub fn free(&self) -> Result<MonLipFree> {
+        let phi: Vec<f64> = self.phi.val().to_data().iter::<f64>().collect();
+        let l = &self.layout;
+        let scaled = |m: MatRef<'_, f64>, gain: usize| with_norm(m, phi[gain]);
+        let stacked = scaled(l.fq(&phi), l.gain_q);
+        Ok(MonLipFree {
+            bounds: self.bounds.value()?,
+            activation: l.activation,
+            fq: stacked.subrows(l.extra, l.hidden()).to_owned(),
+            fp: (l.extra > 0).then(|| stacked.subrows(0, l.extra).to_owned()),
+            fab: (0..l.units.len())
+                .map(|k| scaled(l.fab(&phi, k), l.gain_ab.start + k))
+                .collect(),
+            log_psi: l.log_psi.clone().map(|range| phi[range].to_vec()),
+            hidden_bias: self.bias.val().to_data().iter::<f64>().collect(),
+            output_bias: phi[l.output_bias.clone()].to_vec(),
+        })
+    }
+
+    /// The certified explicit layer: weights computed in f64 from the parameters, bounds proved.
+    ///
+    /// # Errors
+    /// When a parameter is not a finite number.
+    pub fn freeze<T: Real>(&self) -> Result<bilip::MonLip<T>> {
+        Ok(bilip::MonLip::from_free(&self.free()?)?)
+    }
+}
+
+impl<B: CertifiedBackend> MonLip<B> {
+    /// `F(x)`.
+    ///
+    /// # Shapes
+    /// `[batch, n] → [batch, n]`
+    pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        self.forward_with_bias(x, self.bias.val())
+    }
+
+    /// `F(x)` with hidden biases given for every row, as partial networks do.
+    ///
+    /// # Shapes
+    /// `[batch, n]` and `[batch, m]` (or `[1, m]`) `→ [batch, n]`
+    pub fn forward_with_bias(&self, x: Tensor<B, 2>, bias: Tensor<B, 2>) -> Tensor<B, 2> {
+        let bounds = self.bounds.tensor(&x.device(), x.dtype());
+        let y = B::monlip(
+            x.into_primitive().tensor(),
+            self.phi.val().into_primitive().tensor(),
+            bounds.into_primitive().tensor(),
+            bias.into_primitive().tensor(),
+            &self.layout,
+        );
+        Tensor::from_primitive(TensorPrimitive::Float(y))
+    }
+}
+
+/// An orthogonal layer `x Pᵀ + q` with `P` a Cayley transform.
+#[derive(Module, Debug)]
+pub struct CayleyOrthogonal<B: Backend> {
+    /// The free matrix, `[n, n]`.
+    free: Param<Tensor<B, 2>>,
+    /// Its gain, `[1]`.
+    gain: Param<Tensor<B, 1>>,
+    /// The bias q, `[n]`.
+    bias: Param<Tensor<B, 1>>,
+}
+
+impl<B: Backend> CayleyOrthogonal<B> {
+    /// A layer with a Glorot-normal matrix, its gain equal to its norm, and zero bias.
+    ///
+    /// # Errors
+    /// When `n` is zero.
+    pub fn new(n: usize, seed: u64, device: &B::Device, dtype: DType) -> Result<Self> {
+        if n == 0 {
+            return Err(Error::setting("n", n, "must be at least 1"));
+        }
+        let free = Rng::new(seed).glorot(n, n);
+        let values: Vec<f64> = (0..n * n).map(|k| free[(k / n, k % n)]).collect();
+        let data = TensorData::new(values, [n, n]).convert_dtype(dtype);
+        Ok(CayleyOrthogonal {
+            gain: Param::from_tensor(vector(vec![free.norm_l2()], device, dtype)),
+            free: Param::from_tensor(Tensor::from_data(data, (device, dtype))),
+            bias: Param::from_tensor(vector(vec![0.0; n], device, dtype)),
+        })
+    }
+
+    /// The free matrix, with its gain applied, and the bias, in f64.
+    pub fn free(&self) -> (Mat<f64>, Vec<f64>) {
+        let [n, _] = self.free.val().dims();
+        let values: Vec<f64> = self.free.val().to_data().iter::<f64>().collect();
+        let gain = self.gain.val().to_data().iter::<f64>().next().unwrap_or(0.0);
+        let matrix = with_norm(MatRef::from_row_major_slice(&values, n, n), gain);
+        (matrix, self.bias.val().to_data().iter::<f64>().collect())
+    }
+
+    /// The certified explicit layer.
+    ///
+    /// # Errors
+    /// When a parameter is not a finite number.
+    pub fn freeze<T: Real>(&self) -> Result<bilip::Orthogonal<T>> {
+        let (matrix, bias) = self.free();
+        Ok(bilip::Orthogonal::from_free(matrix.as_ref(), &bias)?)
+    }
+}
+
+impl<B: CertifiedBackend> CayleyOrthogonal<B> {
+    /// `x Pᵀ + q`.
+    ///
+    /// # Shapes
+    /// `[batch, n] → [batch, n]`
+    pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        let p = B::cayley(
+            self.free.val().into_primitive().tensor(),
+            self.gain.val().into_primitive().tensor(),
+        );
+        let p = Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(p));
+        x.matmul(p.transpose()) + self.bias.val().unsqueeze()
+    }
+}
+
+/// Settings of a [`BiLipNet`] and of the [`PlNet`] on top of one.
+#[derive(Clone, Debug)]
+pub struct BiLipNetConfig {
+    /// Number of monotone layers, K.
+    pub blocks: usize,
+    /// Every monotone layer, except for its bounds and seed: the bounds here are the whole network's, and the layers'
+    /// seeds follow from this one.
+    pub layer: MonLipConfig,
+}
+
+impl BiLipNetConfig {
+    /// `blocks` monotone layers between orthogonal ones.
+    pub fn new(blocks: usize, layer: MonLipConfig) -> Self {
+        BiLipNetConfig { blocks, layer }
+    }
+
+    /// The network.
+    ///
+    /// # Errors
+    /// On sizes of zero and bounds out of range.
+    pub fn init<B: Backend>(&self, device: &B::Device) -> Result<BiLipNet<B>> {
+        if self.blocks == 0 {
+            return Err(Error::setting("blocks", self.blocks, "must be at least 1"));
+        }
+        self.layer.bounds.check()?;
+        let share = self.layer.bounds.share(self.blocks)?;
+        // Every part its own stream: seeds that differ in the high bits cannot meet for neighbouring networks.
+        let seed = |part: u64| self.layer.seed ^ (part << 48);
+        Ok(BiLipNet {
+            orthogonal: (0..=self.blocks)
+                .map(|k| {
+                    CayleyOrthogonal::new(self.layer.n, seed(2 * k as u64 + 1), device, self.layer.dtype)
+                })
+                .collect::<Result<_>>()?,
+            monotone: (0..self.blocks)
+                .map(|k| {
+                    MonLipConfig {
+                        bounds: share,
+                        seed: seed(2 * k as u64 + 2),
+                        ..self.layer.clone()
+                    }
+                    .init(device)
+                })
+                .collect::<Result<_>>()?,
+        })
+    }
+}
+
+/// A bi-Lipschitz network `O_{K+1} ∘ F_K ∘ O_K ∘ ⋯ ∘ F_1 ∘ O_1` to be trained.
+#[derive(Module, Debug)]
+pub struct BiLipNet<B: Backend> {
+    orthogonal: Vec<CayleyOrthogonal<B>>,
+    monotone: Vec<MonLip<B>>,
+}
+
+impl<B: Backend> BiLipNet<B> {
+    /// The bounds now: the products of the layers'.
+    ///
+    /// # Errors
+    /// When a learned bound has left the range of numbers.
+    pub fn bounds(&self) -> Result<Bounds> {
+        let (mut mu, mut nu) = (1.0, 1.0);
+        for layer in &self.monotone {
+            let b = layer.bounds()?;
+            mu *= b.mu();
+            nu *= b.nu();
+        }
+        Ok(Bounds::new(mu, nu)?)
+    }
+
+    /// The free parameters in f64, as the core crate takes them.
+    ///
+    /// # Errors
+    /// When a learned bound has left the range of numbers.
+    pub fn free(&self) -> Result<BiLipNetFree> {
+        Ok(BiLipNetFree {
+            bounds: self.bounds()?,
+            orthogonal: self.orthogonal.iter().map(|l| l.free()).collect(),
+            monotone: self.monotone.iter().map(|l| l.free()).collect::<Result<_>>()?,
+        })
+    }
+
+    /// The certified explicit network: weights computed in f64 from the parameters, bounds proved.
+    ///
+    /// # Errors
+    /// When a parameter is not a finite number.
+    pub fn freeze<T: Real>(&self) -> Result<bilip::BiLipNet<T>> {
+        Ok(bilip::BiLipNet::from_free(&self.free()?)?)
+    }
+}
+
+impl<B: CertifiedBackend> BiLipNet<B> {
+    /// `G(x)`.
+    ///
+    /// # Shapes
+    /// `[batch, n] → [batch, n]`
+    pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        let mut x = x;
+        for (k, orthogonal) in self.orthogonal.iter().enumerate() {
+            x = orthogonal.forward(x);
+            if let Some(layer) = self.monotone.get(k) {
+                x = layer.forward(x);
+            }
+        }
+        x
+    }
+}
+
+/// A PL network `½‖G(x)‖² + c` to be trained.
+#[derive(Module, Debug)]
+pub struct PlNet<B: Backend> {
+    net: BiLipNet<B>,
+    /// c, `[1]`.
+    offset: Param<Tensor<B, 1>>,
+}
+
+impl<B: Backend> PlNet<B> {
+    /// A PL network with offset 0 on top of a network.
+    pub fn new(net: BiLipNet<B>) -> Self {
+        let bias = net.orthogonal[0].bias.val();
+        let offset = vector(vec![0.0], &bias.device(), bias.dtype());
+        PlNet {
+            net,
+            offset: Param::from_tensor(offset),
+        }
+    }
+
+    /// The network G.
+    pub fn net(&self) -> &BiLipNet<B> {
+        &self.net
+    }
+
+    /// The certified explicit PL network.
+    ///
+    /// # Errors
+    /// When a parameter is not a finite number.
+    pub fn freeze<T: Real>(&self) -> Result<bilip::PlNet<T>> {
+        let offset = self.offset.val().to_data().iter::<f64>().next().unwrap_or(0.0);
+        Ok(bilip::PlNet::new(self.net.freeze()?, offset)?)
+    }
+}
+
+impl<B: CertifiedBackend> PlNet<B> {
+    /// `½‖G(x)‖² + c`.
+    ///
+    /// # Shapes
+    /// `[batch, n] → [batch]`
+    pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 1> {
+        let g = self.net.forward(x);
+        // The sum of squares itself is differentiated, never a norm: no NaN at the minimum.
+        let half = (g.clone() * g).sum_dim(1).mul_scalar(0.5);
+        half.squeeze_dim::<1>(1) + self.offset.val()
+    }
+}
+
+#[cfg(test)]
+mod access {
+    //! What tests need to reach inside the modules.
+
+    use super::*;
+
+    type CayleyParameters<B> = (Tensor<B, 2>, Tensor<B, 1>, Tensor<B, 1>);
+
+    impl<B: Backend> MonLip<B> {
+        pub(crate) fn replace(mut self, phi: Param<Tensor<B, 1>>, bias: Param<Tensor<B, 2>>) -> Self {
+            self.phi = phi;
+            self.bias = bias;
+            self
+        }
+
+        pub(crate) fn parameters(&self) -> (Tensor<B, 1>, Tensor<B, 2>) {
+            (self.phi.val(), self.bias.val())
+        }
+    }
+
+    impl<B: Backend> CayleyOrthogonal<B> {
+        pub(crate) fn with_parameters(
+            mut self,
+            free: Tensor<B, 2>,
+            gain: Tensor<B, 1>,
+            bias: Tensor<B, 1>,
+        ) -> Self {
+            self.free = Param::from_tensor(free);
+            self.gain = Param::from_tensor(gain);
+            self.bias = Param::from_tensor(bias);
+            self
+        }
+
+        pub(crate) fn parameters(&self) -> CayleyParameters<B> {
+            (self.free.val(), self.gain.val(), self.bias.val())
+        }
+    }
+
+    impl<B: Backend> BiLipNet<B> {
+        pub(crate) fn monotone_mut(&mut self) -> &mut Vec<MonLip<B>> {
+            &mut self.monotone
+        }
+
+        pub(crate) fn orthogonal_mut(&mut self) -> &mut Vec<CayleyOrthogonal<B>> {
+            &mut self.orthogonal
+        }
+    }
+
+    impl<B: Backend> PlNet<B> {
+        pub(crate) fn with_offset(mut self, offset: Tensor<B, 1>) -> Self {
+            self.offset = Param::from_tensor(offset);
+            self
+        }
+    }
+}
