@@ -8,8 +8,9 @@
 //! and the scaling adds `F̄ = s(F̂̄ − F⟨F, F̂̄⟩/‖F‖²)`, `f̄ = ⟨F, F̂̄⟩/‖F‖` with `s = f/‖F‖`.
 
 use bilip::Real;
-use bilip::faer::linalg::matmul::matmul;
-use bilip::faer::{Accum, Mat, MatMut, MatRef, Par};
+use bilip::faer::{Accum, Mat, MatMut, MatRef};
+
+use super::gemm;
 
 /// What the backward pass needs.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub(crate) fn forward<T: Real>(free: MatRef<'_, T>, gain: T) -> Tape<T> {
         scale * (g[(i, j)] - g[(j, i)]) + if i == j { one } else { T::zero() }
     });
     if rows > cols {
-        matmul(w.as_mut(), Accum::Add, h.transpose(), h, scale * scale, Par::Seq);
+        gemm(w.as_mut(), Accum::Add, h.transpose(), h, scale * scale);
     }
     invert(w.as_mut());
     let mut j = Mat::<T>::zeros(rows, cols);
@@ -43,7 +44,7 @@ pub(crate) fn forward<T: Real>(free: MatRef<'_, T>, gain: T) -> Tape<T> {
     }
     if rows > cols {
         let bottom = j.as_mut().subrows_mut(cols, rows - cols);
-        matmul(bottom, Accum::Replace, h, w.as_ref(), -two * scale, Par::Seq);
+        gemm(bottom, Accum::Replace, h, w.as_ref(), -two * scale);
     }
     Tape {
         j,
@@ -67,42 +68,40 @@ pub(crate) fn backward<T: Real>(
         return T::zero();
     }
     let mut inner = cotangent.subrows(0, cols).to_owned();
-    matmul(
-        inner.as_mut(),
-        Accum::Add,
-        tape.j.transpose(),
-        cotangent,
-        one,
-        Par::Seq,
-    );
+    gemm(inner.as_mut(), Accum::Add, tape.j.transpose(), cotangent, one);
     let mut w = Mat::<T>::zeros(cols, cols);
-    matmul(
+    gemm(
         w.as_mut(),
         Accum::Replace,
         inner.as_ref(),
         tape.inverse.transpose(),
         -one,
-        Par::Seq,
     );
-    for c in 0..cols {
-        for r in 0..cols {
-            out[(r, c)] = w[(r, c)] - w[(c, r)];
-            inner[(r, c)] = w[(r, c)] + w[(c, r)];
+    // W̄ ∓ W̄ᵀ, in tiles that keep both orders of access in cache.
+    const TILE: usize = 16;
+    for c0 in (0..cols).step_by(TILE) {
+        for r0 in (0..cols).step_by(TILE) {
+            for c in c0..(c0 + TILE).min(cols) {
+                for r in r0..(r0 + TILE).min(cols) {
+                    let (a, b) = (w[(r, c)], w[(c, r)]);
+                    out[(r, c)] = a - b;
+                    inner[(r, c)] = a + b;
+                }
+            }
         }
     }
     if rows > cols {
         let mut bottom = out.as_mut().subrows_mut(cols, rows - cols);
         let below = cotangent.subrows(cols, rows - cols);
-        matmul(
+        gemm(
             bottom.as_mut(),
             Accum::Replace,
             below,
             tape.inverse.transpose(),
             -two,
-            Par::Seq,
         );
         let h = free.subrows(cols, rows - cols);
-        matmul(bottom, Accum::Add, h, inner.as_ref(), tape.scale, Par::Seq);
+        gemm(bottom, Accum::Add, h, inner.as_ref(), tape.scale);
     }
     let mut dot = T::zero();
     for r in 0..rows {
@@ -148,49 +147,14 @@ pub(crate) fn invert<T: Real>(mut a: MatMut<'_, T>) {
     invert(a11.as_mut());
     // a21·a11⁻¹, and the Schur complement in the place of a22.
     let mut left = Mat::<T>::zeros(n - half, half);
-    matmul(
-        left.as_mut(),
-        Accum::Replace,
-        a21.as_ref(),
-        a11.as_ref(),
-        one,
-        Par::Seq,
-    );
-    matmul(
-        a22.as_mut(),
-        Accum::Add,
-        left.as_ref(),
-        a12.as_ref(),
-        -one,
-        Par::Seq,
-    );
+    gemm(left.as_mut(), Accum::Replace, a21.as_ref(), a11.as_ref(), one);
+    gemm(a22.as_mut(), Accum::Add, left.as_ref(), a12.as_ref(), -one);
     invert(a22.as_mut());
     let mut right = Mat::<T>::zeros(half, n - half);
-    matmul(
-        right.as_mut(),
-        Accum::Replace,
-        a11.as_ref(),
-        a12.as_ref(),
-        one,
-        Par::Seq,
-    );
-    matmul(
-        a21.as_mut(),
-        Accum::Replace,
-        a22.as_ref(),
-        left.as_ref(),
-        -one,
-        Par::Seq,
-    );
-    matmul(
-        a12.as_mut(),
-        Accum::Replace,
-        right.as_ref(),
-        a22.as_ref(),
-        -one,
-        Par::Seq,
-    );
-    matmul(a11, Accum::Add, right.as_ref(), a21.as_ref(), -one, Par::Seq);
+    gemm(right.as_mut(), Accum::Replace, a11.as_ref(), a12.as_ref(), one);
+    gemm(a21.as_mut(), Accum::Replace, a22.as_ref(), left.as_ref(), -one);
+    gemm(a12.as_mut(), Accum::Replace, right.as_ref(), a22.as_ref(), -one);
+    gemm(a11, Accum::Add, right.as_ref(), a21.as_ref(), -one);
 }
 
 /// Gauss–Jordan without pivoting, by columns.

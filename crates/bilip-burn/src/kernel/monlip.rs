@@ -7,11 +7,10 @@
 
 use std::ops::Range;
 
-use bilip::faer::linalg::matmul::matmul;
-use bilip::faer::{Accum, Mat, MatMut, MatRef, Par};
+use bilip::faer::{Accum, Mat, MatMut, MatRef};
 use bilip::{Activation, Real};
 
-use super::{cayley, map};
+use super::{cayley, gemm, map};
 
 /// The shape of a layer and where its parameters lie in φ.
 #[derive(Clone, Debug, PartialEq)]
@@ -146,7 +145,7 @@ fn block_rows(rows: usize, flops: usize) -> usize {
     if flops < 1 << 20 || threads < 2 {
         return rows.max(1);
     }
-    rows.div_ceil(threads).clamp(16, 128.max(16)).min(rows.max(1))
+    rows.div_ceil(threads).clamp(16, 128).min(rows.max(1))
 }
 
 /// `y = F(x)` for every row of the batch. `bias` holds one hidden bias, or one a row.
@@ -178,13 +177,12 @@ pub(crate) fn forward<T: Real>(
         let j = &transforms[k].j;
         let mut s = Mat::<T>::zeros(width, n);
         let top = q.subrows(layout.offsets[k], width);
-        matmul(
+        gemm(
             s.as_mut(),
             Accum::Replace,
             j.subrows(0, width).transpose(),
             top,
             T::one(),
-            Par::Seq,
         );
         if k == 0 {
             return (None, s);
@@ -192,16 +190,15 @@ pub(crate) fn forward<T: Real>(
         let before = layout.units[k - 1];
         let b = j.subrows(width, before).transpose();
         let above = q.subrows(layout.offsets[k - 1], before);
-        matmul(s.as_mut(), Accum::Add, b, above, -T::one(), Par::Seq);
+        gemm(s.as_mut(), Accum::Add, b, above, -T::one());
         let mut v = Mat::<T>::zeros(width, before);
         let two = T::one() + T::one();
-        matmul(
+        gemm(
             v.as_mut(),
             Accum::Replace,
             b,
             transforms[k - 1].j.subrows(0, before),
             two,
-            Par::Seq,
         );
         (Some(v), s)
     });
@@ -307,7 +304,7 @@ fn q_rows<T: Real>(tape: &cayley::Tape<T>, wide: bool, extra: usize) -> MatRef<'
 }
 
 #[allow(clippy::too_many_arguments)]
-fn block_forward<'b, T: Real>(
+fn block_forward<'b, T: Real + 'b>(
     layout: &Layout,
     v: &[Mat<T>],
     s: &Mat<T>,
@@ -320,9 +317,7 @@ fn block_forward<'b, T: Real>(
     bias: impl Fn(usize) -> &'b [T],
     output_bias: &[T],
     y: &mut [T],
-) where
-    T: 'b,
-{
+) {
     let (n, m, columns) = (layout.n, layout.hidden(), x.ncols());
     let (gain_in, gain_out) = gains(gamma);
     for (k, &width) in layout.units.iter().enumerate() {
@@ -330,24 +325,16 @@ fn block_forward<'b, T: Real>(
         let (mut above, mut here) =
             MatMut::from_column_major_slice_mut(&mut *z, m, columns).split_at_row_mut(offset);
         let mut zk = here.as_mut().subrows_mut(0, width);
-        matmul(
-            zk.as_mut(),
-            Accum::Replace,
-            s.subrows(offset, width),
-            x,
-            gain_in,
-            Par::Seq,
-        );
+        gemm(zk.as_mut(), Accum::Replace, s.subrows(offset, width), x, gain_in);
         if k > 0 {
             let before = layout.units[k - 1];
             let previous = above.as_mut().subrows_mut(offset - before, before);
-            matmul(
+            gemm(
                 zk.as_mut(),
                 Accum::Add,
                 v[k - 1].as_ref(),
                 previous.as_ref(),
                 T::one(),
-                Par::Seq,
             );
         }
         for j in 0..columns {
@@ -389,13 +376,12 @@ fn block_forward<'b, T: Real>(
             y[j * n + i] = mu * x[(i, j)] + output_bias[i];
         }
     }
-    matmul(
+    gemm(
         MatMut::from_column_major_slice_mut(y, n, columns),
         Accum::Add,
         s.transpose(),
         MatRef::from_column_major_slice(&*z, m, columns),
         gain_out,
-        Par::Seq,
     );
 }
 
@@ -423,13 +409,12 @@ pub(crate) fn backward<T: Real>(layout: &Layout, tape: &Tape<T>, phi: &[T], dy: 
         let dy = MatRef::from_column_major_slice(&dy[start * n..(start + columns) * n], n, columns);
         let slopes = &tape.slopes[start * m..(start + columns) * m];
         let s = tape.s.as_ref();
-        matmul(
+        gemm(
             MatMut::from_column_major_slice_mut(&mut *delta, m, columns),
             Accum::Replace,
             s,
             dy,
             gain_out,
-            Par::Seq,
         );
         for k in (0..layers).rev() {
             let (offset, width) = (layout.offsets[k], layout.units[k]);
@@ -439,7 +424,7 @@ pub(crate) fn backward<T: Real>(layout: &Layout, tape: &Tape<T>, phi: &[T], dy: 
                     .split_at_row_mut(layout.offsets[k + 1]);
                 let here = here.as_mut().subrows_mut(offset, width);
                 let below = below.as_ref().subrows(0, after);
-                matmul(here, Accum::Add, tape.v[k].transpose(), below, T::one(), Par::Seq);
+                gemm(here, Accum::Add, tape.v[k].transpose(), below, T::one());
             }
             for j in 0..columns {
                 let range = j * m + offset..j * m + offset + width;
@@ -462,13 +447,12 @@ pub(crate) fn backward<T: Real>(layout: &Layout, tape: &Tape<T>, phi: &[T], dy: 
                 dx[j * n + i] = tape.mu * dy[(i, j)];
             }
         }
-        matmul(
+        gemm(
             MatMut::from_column_major_slice_mut(dx, n, columns),
             Accum::Add,
             s.transpose(),
             MatRef::from_column_major_slice(&*delta, m, columns),
             gain_in,
-            Par::Seq,
         );
         d_psi
     };
@@ -491,26 +475,12 @@ pub(crate) fn backward<T: Real>(layout: &Layout, tape: &Tape<T>, phi: &[T], dy: 
         if k > 0 {
             let before = layout.units[k - 1];
             let previous = z.subrows(offset - before, before);
-            matmul(
-                dv.as_mut(),
-                Accum::Replace,
-                dk,
-                previous.transpose(),
-                T::one(),
-                Par::Seq,
-            );
+            gemm(dv.as_mut(), Accum::Replace, dk, previous.transpose(), T::one());
         }
         let (mut p, mut r) = (Mat::<T>::zeros(width, n), Mat::<T>::zeros(width, n));
-        matmul(p.as_mut(), Accum::Replace, dk, x.transpose(), T::one(), Par::Seq);
+        gemm(p.as_mut(), Accum::Replace, dk, x.transpose(), T::one());
         let zk = z.subrows(offset, width);
-        matmul(
-            r.as_mut(),
-            Accum::Replace,
-            zk,
-            dy_matrix.transpose(),
-            T::one(),
-            Par::Seq,
-        );
+        gemm(r.as_mut(), Accum::Replace, zk, dy_matrix.transpose(), T::one());
         let sk = tape.s.subrows(offset, width);
         let mut dot = [T::zero(); 2];
         let mut ds = Mat::<T>::zeros(width, n);
@@ -536,24 +506,16 @@ pub(crate) fn backward<T: Real>(layout: &Layout, tape: &Tape<T>, phi: &[T], dy: 
                 let ds = &weights[k].1;
                 let j = &tape.hidden[k].j;
                 let here = dq.as_mut().subrows_mut(offset, width);
-                matmul(
-                    here,
-                    Accum::Add,
-                    j.subrows(0, width),
-                    ds.as_ref(),
-                    T::one(),
-                    Par::Seq,
-                );
+                gemm(here, Accum::Add, j.subrows(0, width), ds.as_ref(), T::one());
                 if k > 0 {
                     let before = layout.units[k - 1];
                     let above = dq.as_mut().subrows_mut(offset - before, before);
-                    matmul(
+                    gemm(
                         above,
                         Accum::Add,
                         j.subrows(width, before),
                         ds.as_ref(),
                         -T::one(),
-                        Par::Seq,
                     );
                 }
             }
@@ -575,38 +537,17 @@ pub(crate) fn backward<T: Real>(layout: &Layout, tape: &Tape<T>, phi: &[T], dy: 
         let mut cotangent = Mat::<T>::zeros(width + before, width);
         let (mut top, mut bottom) = cotangent.as_mut().split_at_row_mut(width);
         let qk = q.subrows(offset, width);
-        matmul(
-            top.as_mut(),
-            Accum::Replace,
-            qk,
-            ds.transpose(),
-            T::one(),
-            Par::Seq,
-        );
+        gemm(top.as_mut(), Accum::Replace, qk, ds.transpose(), T::one());
         if k + 1 < layers {
             let after = layout.units[k + 1];
             let j2 = tape.hidden[k + 1].j.subrows(after, width);
-            matmul(
-                top.as_mut(),
-                Accum::Add,
-                j2,
-                weights[k + 1].0.as_ref(),
-                two,
-                Par::Seq,
-            );
+            gemm(top.as_mut(), Accum::Add, j2, weights[k + 1].0.as_ref(), two);
         }
         if k > 0 {
             let above = q.subrows(offset - before, before);
-            matmul(
-                bottom.as_mut(),
-                Accum::Replace,
-                above,
-                ds.transpose(),
-                -T::one(),
-                Par::Seq,
-            );
+            gemm(bottom.as_mut(), Accum::Replace, above, ds.transpose(), -T::one());
             let j1 = tape.hidden[k - 1].j.subrows(0, before);
-            matmul(bottom.as_mut(), Accum::Add, j1, dv.transpose(), two, Par::Seq);
+            gemm(bottom.as_mut(), Accum::Add, j1, dv.transpose(), two);
         }
         let mut out = vec![T::zero(); layout.fab[k].len()];
         let full = MatMut::from_row_major_slice_mut(&mut out, width + before, width);
@@ -660,5 +601,115 @@ pub(crate) fn backward<T: Real>(layout: &Layout, tape: &Tape<T>, phi: &[T], dy: 
         phi: gradient,
         bounds: [d_mu, d_gamma],
         bias,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bilip::Rng;
+
+    /// A random layer: φ, hidden bias (one, or one a row), batch.
+    fn random(layout: &Layout, rows: usize, bias_rows: usize, seed: u64) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+        let mut rng = Rng::new(seed);
+        let mut phi = rng.normals(layout.len);
+        for v in &mut phi {
+            *v *= 0.5;
+        }
+        for k in layout.gain_ab.clone().chain([layout.gain_q]) {
+            phi[k] = 1.0 + rng.uniform();
+        }
+        (
+            phi,
+            rng.normals(bias_rows * layout.hidden()),
+            rng.normals(rows * layout.n),
+        )
+    }
+
+    fn dot(a: &[f64], b: &[f64]) -> f64 {
+        a.iter().zip(b).map(|(a, b)| a * b).sum()
+    }
+
+    #[test]
+    fn every_gradient_matches_central_differences() {
+        // n, widths, activation, general form, bias per row: ragged, wide (fewer units than inputs), with learned ψ.
+        let cases = [
+            (3, vec![5, 4, 6], Activation::Relu, false, false),
+            (3, vec![5, 4, 6], Activation::Tanh, true, true),
+            (6, vec![2, 2], Activation::Softplus, false, false),
+            (6, vec![2, 1], Activation::Elu, true, true),
+            (1, vec![7], Activation::Sigmoid, false, true),
+            (2, vec![30, 40], Activation::Arctan, true, false),
+        ];
+        for (case, (n, units, activation, general, per_row)) in cases.into_iter().enumerate() {
+            let layout = Layout::new(n, &units, activation, general);
+            let rows = 5;
+            let (phi, bias, x) = random(&layout, rows, if per_row { rows } else { 1 }, case as u64);
+            let (mu, gamma) = (0.3, 2.1);
+            let w = Rng::new(99).normals(rows * n);
+            let (y, tape) = forward(&layout, &x, &phi, mu, gamma, &bias);
+            assert_eq!(y.len(), rows * n);
+            let g = backward(&layout, &tape, &phi, &w);
+            let value = |x: &[f64], phi: &[f64], mu: f64, gamma: f64, bias: &[f64]| {
+                dot(&forward(&layout, x, phi, mu, gamma, bias).0, &w)
+            };
+            let h = 1e-6;
+            // A random direction in each argument tests all of its entries at once.
+            let mut rng = Rng::new(7 + case as u64);
+            let along = |v: &[f64], d: &[f64], s: f64| -> Vec<f64> {
+                v.iter().zip(d).map(|(v, d)| v + s * d).collect()
+            };
+            for (what, exact, difference) in [
+                {
+                    let d = rng.normals(x.len());
+                    let f = |s| value(&along(&x, &d, s), &phi, mu, gamma, &bias);
+                    ("x", dot(&g.x, &d), (f(h) - f(-h)) / (2.0 * h))
+                },
+                {
+                    let d = rng.normals(phi.len());
+                    let f = |s| value(&x, &along(&phi, &d, s), mu, gamma, &bias);
+                    ("phi", dot(&g.phi, &d), (f(h) - f(-h)) / (2.0 * h))
+                },
+                {
+                    let d = rng.normals(bias.len());
+                    let f = |s| value(&x, &phi, mu, gamma, &along(&bias, &d, s));
+                    ("bias", dot(&g.bias, &d), (f(h) - f(-h)) / (2.0 * h))
+                },
+                {
+                    let f = |s| value(&x, &phi, mu + s, gamma, &bias);
+                    ("mu", g.bounds[0], (f(h) - f(-h)) / (2.0 * h))
+                },
+                {
+                    let f = |s| value(&x, &phi, mu, gamma + s, &bias);
+                    ("gamma", g.bounds[1], (f(h) - f(-h)) / (2.0 * h))
+                },
+            ] {
+                let error = (exact - difference).abs() / (1.0 + difference.abs());
+                assert!(error < 1e-7, "case {case} {what}: {exact} against {difference}");
+            }
+        }
+    }
+
+    #[test]
+    fn large_batches_on_threads_agree_with_single_rows() {
+        let layout = Layout::new(4, &[48, 64, 48], Activation::Relu, false);
+        let rows = 300;
+        let (phi, bias, x) = random(&layout, rows, 1, 3);
+        let (y, tape) = forward(&layout, &x, &phi, 0.5, 1.5, &bias);
+        let w = Rng::new(4).normals(rows * 4);
+        let g = backward(&layout, &tape, &phi, &w);
+        let mut sum = vec![0.0; layout.len];
+        for r in 0..rows {
+            let (single, tape) = forward(&layout, &x[r * 4..(r + 1) * 4], &phi, 0.5, 1.5, &bias);
+            for i in 0..4 {
+                assert!((single[i] - y[r * 4 + i]).abs() < 1e-12);
+            }
+            let part = backward(&layout, &tape, &phi, &w[r * 4..(r + 1) * 4]);
+            sum.iter_mut().zip(&part.phi).for_each(|(s, p)| *s += p);
+        }
+        let scale = sum.iter().fold(0.0f64, |a, v| a.max(v.abs()));
+        for (a, b) in sum.iter().zip(&g.phi) {
+            assert!((a - b).abs() < 1e-12 * scale);
+        }
     }
 }
