@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use bilip::Bounds;
 use burn::backend::{Autodiff, Flex};
-use burn::module::Param;
+use burn::module::{Module, Param};
+use burn::nn::Linear;
 use burn::tensor::{DType, Tensor, TensorData};
 use safetensors::SafeTensors;
 
 use crate::bounds::vector;
-use crate::{BiLipNet, BiLipNetConfig, BoundsMode, MonLip, MonLipConfig, PlNet};
+use crate::{BiLipNet, BiLipNetConfig, BoundsMode, MonLip, MonLipConfig, PartialConfig, PartialPlNet, PlNet};
 
 type B = Autodiff<Flex>;
 
@@ -121,7 +122,9 @@ impl Fixture {
             self.config(dtype).units.len(),
         );
         let device = Default::default();
-        let bias = vector(self.bias(prefix, layers), &device, dtype).unsqueeze();
+        // Partial networks compute their hidden biases.
+        let own = self.tensors.contains_key(&format!("{prefix}b0"));
+        let bias = own.then(|| vector(self.bias(prefix, layers), &device, dtype).unsqueeze());
         layer.with_parameters(vector(self.phi(prefix, layers, n), &device, dtype), bias)
     }
 
@@ -130,10 +133,10 @@ impl Fixture {
         let mut net = BiLipNetConfig::new(depth, self.config(dtype))
             .init::<B>(&Default::default())
             .unwrap();
-        for (k, layer) in net.monotone_mut().iter_mut().enumerate() {
+        for (k, layer) in net.monotone.iter_mut().enumerate() {
             *layer = self.load_layer(layer.clone(), &format!("param/mon_{k}."), dtype);
         }
-        for (k, layer) in net.orthogonal_mut().iter_mut().enumerate() {
+        for (k, layer) in net.orthogonal.iter_mut().enumerate() {
             let device = Default::default();
             let get = |name: &str| {
                 vector(
@@ -142,11 +145,11 @@ impl Fixture {
                     dtype,
                 )
             };
-            *layer = layer.clone().with_parameters(
-                self.matrix(&format!("param/uni_{k}.W"), dtype),
-                get("a"),
-                get("b"),
-            );
+            let own = self.tensors.contains_key(&format!("param/uni_{k}.b"));
+            let free = self.matrix(&format!("param/uni_{k}.W"), dtype);
+            *layer = layer
+                .clone()
+                .with_parameters(free, get("a"), own.then(|| get("b")));
         }
         net
     }
@@ -204,7 +207,7 @@ fn gradients_of_monotone_layers_are_the_published_ones() {
             check(
                 name,
                 "bias",
-                &numbers(bias.grad(&grads).unwrap()),
+                &numbers(bias.unwrap().grad(&grads).unwrap()),
                 &f.bias("grad/", layers),
                 dtype,
             );
@@ -240,8 +243,7 @@ fn gradients_of_networks_are_the_published_ones() {
                 dtype,
             );
             let (n, layers) = (f.config(dtype).n, f.config(dtype).units.len());
-            let mut net = net;
-            for (k, layer) in net.monotone_mut().iter().enumerate() {
+            for (k, layer) in net.monotone.iter().enumerate() {
                 let (phi, bias) = layer.parameters();
                 let prefix = format!("grad/mon_{k}.");
                 check(
@@ -254,12 +256,12 @@ fn gradients_of_networks_are_the_published_ones() {
                 check(
                     name,
                     "bias",
-                    &numbers(bias.grad(&grads).unwrap()),
+                    &numbers(bias.unwrap().grad(&grads).unwrap()),
                     &f.bias(&prefix, layers),
                     dtype,
                 );
             }
-            for (k, layer) in net.orthogonal_mut().iter().enumerate() {
+            for (k, layer) in net.orthogonal.iter().enumerate() {
                 let (free, gain, bias) = layer.parameters();
                 let expected = |name: &str| f.get(&format!("grad/uni_{k}.{name}")).to_vec();
                 check(
@@ -278,7 +280,7 @@ fn gradients_of_networks_are_the_published_ones() {
                 check(
                     name,
                     "b",
-                    &numbers(bias.grad(&grads).unwrap()),
+                    &numbers(bias.unwrap().grad(&grads).unwrap()),
                     &expected("b"),
                     dtype,
                 );
@@ -289,7 +291,6 @@ fn gradients_of_networks_are_the_published_ones() {
 
 #[test]
 fn parameter_counts_are_the_published_ones() {
-    use burn::module::Module;
     let fixed = BoundsMode::Fixed(Bounds::new(0.1, 10.0).unwrap());
     let device = Default::default();
     let step = MonLipConfig::new(1, &[32; 8], fixed)
@@ -312,8 +313,139 @@ fn parameter_counts_are_the_published_ones() {
     );
 }
 
-impl<Back: burn::tensor::backend::Backend> MonLip<Back> {
-    fn with_parameters(self, phi: Tensor<Back, 1>, bias: Tensor<Back, 2>) -> Self {
-        self.replace(Param::from_tensor(phi), Param::from_tensor(bias))
+#[test]
+fn gradients_of_partial_networks_are_the_published_ones() {
+    let f = Fixture::read("partial_bilipnet");
+    let widths = |key: &str| -> Vec<usize> {
+        let all = f.meta(key);
+        let all = all.as_array().unwrap();
+        all[..all.len() - 1]
+            .iter()
+            .map(|v| v.as_u64().unwrap() as usize)
+            .collect()
+    };
+    for dtype in [DType::F64, DType::F32] {
+        let config = PartialConfig {
+            net: BiLipNetConfig::new(f.meta("depth").as_u64().unwrap() as usize, f.config(dtype)),
+            parameters: f.meta("p").as_u64().unwrap() as usize,
+            orthogonal_bias: widths("orthogonal_bias_mlp"),
+            hidden_bias: widths("hidden_bias_mlp"),
+        };
+        let device = Default::default();
+        let mut net = config.init::<B>(&device).unwrap();
+        net.net = f.load_net(dtype);
+        let load = |layers: &mut Vec<Linear<B>>, prefix: String| {
+            for (i, layer) in layers.iter_mut().enumerate() {
+                layer.weight =
+                    Param::from_tensor(f.matrix(&format!("param/{prefix}.Dense_{i}.kernel"), dtype));
+                let bias = f.get(&format!("param/{prefix}.Dense_{i}.bias")).to_vec();
+                layer.bias = Some(Param::from_tensor(vector(bias, &device, dtype)));
+            }
+        };
+        for (k, network) in net.orthogonal_bias.iter_mut().enumerate() {
+            load(&mut network.layers, format!("uni_b_{k}"));
+        }
+        for (k, network) in net.hidden_bias.iter_mut().enumerate() {
+            load(&mut network.layers, format!("mon_b_{k}"));
+        }
+        let x = f.matrix("x", dtype).require_grad();
+        let y = net.forward(x.clone(), f.matrix("p", dtype));
+        check(f.name, "y", &numbers(y.clone().inner()), f.get("y"), dtype);
+        let grads = (y * f.matrix("cotangent", dtype)).sum().backward();
+        check(
+            f.name,
+            "x",
+            &numbers(x.grad(&grads).unwrap()),
+            f.get("grad/x"),
+            dtype,
+        );
+        let networks = net
+            .orthogonal_bias
+            .iter()
+            .enumerate()
+            .map(|(k, n)| (format!("uni_b_{k}"), n));
+        for (name, network) in networks.chain(
+            net.hidden_bias
+                .iter()
+                .enumerate()
+                .map(|(k, n)| (format!("mon_b_{k}"), n)),
+        ) {
+            for (i, layer) in network.layers.iter().enumerate() {
+                let weight = numbers(layer.weight.val().grad(&grads).unwrap());
+                check(
+                    f.name,
+                    &name,
+                    &weight,
+                    f.get(&format!("grad/{name}.Dense_{i}.kernel")),
+                    dtype,
+                );
+                let bias = numbers(layer.bias.as_ref().unwrap().val().grad(&grads).unwrap());
+                check(
+                    f.name,
+                    &name,
+                    &bias,
+                    f.get(&format!("grad/{name}.Dense_{i}.bias")),
+                    dtype,
+                );
+            }
+        }
+        for (k, layer) in net.net.monotone.iter().enumerate() {
+            let (n, layers) = (f.config(dtype).n, f.config(dtype).units.len());
+            let phi = numbers(layer.parameters().0.grad(&grads).unwrap());
+            check(
+                f.name,
+                "phi",
+                &phi,
+                &f.phi(&format!("grad/mon_{k}."), layers, n),
+                dtype,
+            );
+        }
+    }
+}
+
+#[test]
+fn the_parametric_experiment_has_the_published_number_of_parameters() {
+    let bounds = BoundsMode::Fixed(Bounds::new(0.04, 16.0).unwrap());
+    let config = PartialConfig {
+        net: BiLipNetConfig::new(2, MonLipConfig::new(2, &[128; 4], bounds)),
+        parameters: 2,
+        orthogonal_bias: vec![64, 128],
+        hidden_bias: vec![64, 128, 256],
+    };
+    let net = config.init::<Flex>(&Default::default()).unwrap();
+    assert_eq!(PartialPlNet::new(net).num_params(), 604_004);
+}
+
+#[test]
+fn frozen_networks_agree_with_the_modules_and_are_certified() {
+    use bilip::BiLipschitz;
+    let device = Default::default();
+    let modes = [
+        BoundsMode::Fixed(Bounds::new(0.1, 10.0).unwrap()),
+        BoundsMode::Distortion(20.0),
+        BoundsMode::Learned(Bounds::new(0.5, 3.0).unwrap()),
+    ];
+    for (k, activation) in bilip::Activation::ALL.into_iter().enumerate() {
+        let bounds = modes[k % modes.len()];
+        let layer = MonLipConfig {
+            activation,
+            general: k % 2 == 1,
+            seed: k as u64,
+            dtype: DType::F64,
+            ..MonLipConfig::new(3, &[7, 5, 9], bounds)
+        };
+        let net = BiLipNetConfig::new(2, layer).init::<Flex>(&device).unwrap();
+        let frozen = net.freeze::<f64>().unwrap();
+        assert!(frozen.verify().holds(), "{activation}");
+        let claimed = net.bounds().unwrap();
+        assert!((frozen.bounds().mu() / claimed.mu() - 1.0).abs() < 1e-12);
+        assert!((frozen.bounds().nu() / claimed.nu() - 1.0).abs() < 1e-12);
+        let x = bilip::Rng::new(5).normals(3 * 20);
+        let tensor = Tensor::<Flex, 2>::from_data(TensorData::new(x.clone(), [20, 3]), (&device, DType::F64));
+        let ours = numbers(net.forward(tensor));
+        assert!(
+            relative(&ours, &frozen.forward(&x).unwrap()) < 1e-12,
+            "{activation}"
+        );
     }
 }

@@ -8,9 +8,11 @@ mod golden;
 mod kernel;
 mod modules;
 mod ops;
+mod partial;
 
 pub use adam::{Adam, AdamState};
 pub use bounds::{BoundsMode, LayerBounds};
 pub use error::{Error, Result};
 pub use modules::{BiLipNet, BiLipNetConfig, CayleyOrthogonal, MonLip, MonLipConfig, PlNet};
 pub use ops::{CertifiedBackend, CertifiedKernels};
+pub use partial::{BiasNetwork, PartialBiLipNet, PartialConfig, PartialPlNet};

@@ -51,6 +51,16 @@ impl MonLipConfig {
     /// # Errors
     /// On sizes of zero and bounds out of range.
     pub fn init<B: Backend>(&self, device: &B::Device) -> Result<MonLip<B>> {
+        let mut layer = self.init_without_bias(device)?;
+        let hidden = layer.layout.hidden();
+        layer.bias = Some(Param::from_tensor(
+            vector(vec![0.0; hidden], device, self.dtype).unsqueeze(),
+        ));
+        Ok(layer)
+    }
+
+    /// As [`init`](Self::init), for a layer whose hidden biases come from elsewhere.
+    pub(crate) fn init_without_bias<B: Backend>(&self, device: &B::Device) -> Result<MonLip<B>> {
         if self.n == 0 {
             return Err(Error::setting("n", self.n, "must be at least 1"));
         }
@@ -91,10 +101,9 @@ impl MonLipConfig {
             );
             before = width;
         }
-        let hidden = layout.hidden();
         Ok(MonLip {
             phi: Param::from_tensor(vector(phi, device, self.dtype)),
-            bias: Param::from_tensor(vector(vec![0.0; hidden], device, self.dtype).unsqueeze()),
+            bias: None,
             bounds: LayerBounds::new(self.bounds, device, self.dtype),
             layout: Arc::new(layout),
         })
@@ -108,14 +117,19 @@ impl MonLipConfig {
 #[derive(Module, Debug)]
 pub struct MonLip<B: Backend> {
     phi: Param<Tensor<B, 1>>,
-    /// Hidden biases, `[1, m]`.
-    bias: Param<Tensor<B, 2>>,
+    /// Hidden biases, `[1, m]`; none in partial networks, which compute them.
+    bias: Option<Param<Tensor<B, 2>>>,
     bounds: LayerBounds<B>,
     #[module(skip)]
     layout: Arc<Layout>,
 }
 
 impl<B: Backend> MonLip<B> {
+    /// Number of hidden units.
+    pub fn hidden(&self) -> usize {
+        self.layout.hidden()
+    }
+
     /// The bounds now.
     ///
     /// # Errors
@@ -142,7 +156,10 @@ impl<B: Backend> MonLip<B> {
                 .map(|k| scaled(l.fab(&phi, k), l.gain_ab.start + k))
                 .collect(),
             log_psi: l.log_psi.clone().map(|range| phi[range].to_vec()),
-            hidden_bias: self.bias.val().to_data().iter::<f64>().collect(),
+            hidden_bias: match &self.bias {
+                Some(bias) => bias.val().to_data().iter::<f64>().collect(),
+                None => vec![0.0; l.hidden()],
+            },
             output_bias: phi[l.output_bias.clone()].to_vec(),
         })
     }
@@ -162,7 +179,11 @@ impl<B: CertifiedBackend> MonLip<B> {
     /// # Shapes
     /// `[batch, n] → [batch, n]`
     pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        self.forward_with_bias(x, self.bias.val())
+        let bias = match &self.bias {
+            Some(bias) => bias.val(),
+            None => Tensor::zeros([1, self.hidden()], (&x.device(), x.dtype())),
+        };
+        self.forward_with_bias(x, bias)
     }
 
     /// `F(x)` with hidden biases given for every row, as partial networks do.
@@ -189,8 +210,8 @@ pub struct CayleyOrthogonal<B: Backend> {
     free: Param<Tensor<B, 2>>,
     /// Its gain, `[1]`.
     gain: Param<Tensor<B, 1>>,
-    /// The bias q, `[n]`.
-    bias: Param<Tensor<B, 1>>,
+    /// The bias q, `[n]`; none in partial networks, which compute it.
+    bias: Option<Param<Tensor<B, 1>>>,
 }
 
 impl<B: Backend> CayleyOrthogonal<B> {
@@ -208,7 +229,7 @@ impl<B: Backend> CayleyOrthogonal<B> {
         Ok(CayleyOrthogonal {
             gain: Param::from_tensor(vector(vec![free.norm_l2()], device, dtype)),
             free: Param::from_tensor(Tensor::from_data(data, (device, dtype))),
-            bias: Param::from_tensor(vector(vec![0.0; n], device, dtype)),
+            bias: Some(Param::from_tensor(vector(vec![0.0; n], device, dtype))),
         })
     }
 
@@ -218,7 +239,11 @@ impl<B: Backend> CayleyOrthogonal<B> {
         let values: Vec<f64> = self.free.val().to_data().iter::<f64>().collect();
         let gain = self.gain.val().to_data().iter::<f64>().next().unwrap_or(0.0);
         let matrix = with_norm(MatRef::from_row_major_slice(&values, n, n), gain);
-        (matrix, self.bias.val().to_data().iter::<f64>().collect())
+        let bias = match &self.bias {
+            Some(bias) => bias.val().to_data().iter::<f64>().collect(),
+            None => vec![0.0; n],
+        };
+        (matrix, bias)
     }
 
     /// The certified explicit layer.
@@ -237,12 +262,21 @@ impl<B: CertifiedBackend> CayleyOrthogonal<B> {
     /// # Shapes
     /// `[batch, n] → [batch, n]`
     pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        let y = self.rotate(x);
+        match &self.bias {
+            Some(bias) => y + bias.val().unsqueeze(),
+            None => y,
+        }
+    }
+
+    /// `x Pᵀ`.
+    pub(crate) fn rotate(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let p = B::cayley(
             self.free.val().into_primitive().tensor(),
             self.gain.val().into_primitive().tensor(),
         );
         let p = Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(p));
-        x.matmul(p.transpose()) + self.bias.val().unsqueeze()
+        x.matmul(p.transpose())
     }
 }
 
@@ -267,6 +301,10 @@ impl BiLipNetConfig {
     /// # Errors
     /// On sizes of zero and bounds out of range.
     pub fn init<B: Backend>(&self, device: &B::Device) -> Result<BiLipNet<B>> {
+        self.build(device, true)
+    }
+
+    pub(crate) fn build<B: Backend>(&self, device: &B::Device, biased: bool) -> Result<BiLipNet<B>> {
         if self.blocks == 0 {
             return Err(Error::setting("blocks", self.blocks, "must be at least 1"));
         }
@@ -277,17 +315,31 @@ impl BiLipNetConfig {
         Ok(BiLipNet {
             orthogonal: (0..=self.blocks)
                 .map(|k| {
-                    CayleyOrthogonal::new(self.layer.n, seed(2 * k as u64 + 1), device, self.layer.dtype)
+                    let layer = CayleyOrthogonal::new(
+                        self.layer.n,
+                        seed(2 * k as u64 + 1),
+                        device,
+                        self.layer.dtype,
+                    )?;
+                    Ok(if biased {
+                        layer
+                    } else {
+                        CayleyOrthogonal { bias: None, ..layer }
+                    })
                 })
                 .collect::<Result<_>>()?,
             monotone: (0..self.blocks)
                 .map(|k| {
-                    MonLipConfig {
+                    let config = MonLipConfig {
                         bounds: share,
                         seed: seed(2 * k as u64 + 2),
                         ..self.layer.clone()
+                    };
+                    if biased {
+                        config.init(device)
+                    } else {
+                        config.init_without_bias(device)
                     }
-                    .init(device)
                 })
                 .collect::<Result<_>>()?,
         })
@@ -297,11 +349,17 @@ impl BiLipNetConfig {
 /// A bi-Lipschitz network `O_{K+1} ∘ F_K ∘ O_K ∘ ⋯ ∘ F_1 ∘ O_1` to be trained.
 #[derive(Module, Debug)]
 pub struct BiLipNet<B: Backend> {
-    orthogonal: Vec<CayleyOrthogonal<B>>,
-    monotone: Vec<MonLip<B>>,
+    pub(crate) orthogonal: Vec<CayleyOrthogonal<B>>,
+    pub(crate) monotone: Vec<MonLip<B>>,
 }
 
 impl<B: Backend> BiLipNet<B> {
+    /// The offset 0 of a potential, on the device and in the precision of the network.
+    pub(crate) fn zero_offset(&self) -> Tensor<B, 1> {
+        let gain = self.orthogonal[0].gain.val();
+        vector(vec![0.0], &gain.device(), gain.dtype())
+    }
+
     /// The bounds now: the products of the layers'.
     ///
     /// # Errors
@@ -365,8 +423,7 @@ pub struct PlNet<B: Backend> {
 impl<B: Backend> PlNet<B> {
     /// A PL network with offset 0 on top of a network.
     pub fn new(net: BiLipNet<B>) -> Self {
-        let bias = net.orthogonal[0].bias.val();
-        let offset = vector(vec![0.0], &bias.device(), bias.dtype());
+        let offset = net.zero_offset();
         PlNet {
             net,
             offset: Param::from_tensor(offset),
@@ -394,11 +451,14 @@ impl<B: CertifiedBackend> PlNet<B> {
     /// # Shapes
     /// `[batch, n] → [batch]`
     pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 1> {
-        let g = self.net.forward(x);
-        // The sum of squares itself is differentiated, never a norm: no NaN at the minimum.
-        let half = (g.clone() * g).sum_dim(1).mul_scalar(0.5);
-        half.squeeze_dim::<1>(1) + self.offset.val()
+        potential(self.net.forward(x), self.offset.val())
     }
+}
+
+/// `½‖g‖² + c` for every row. The sum of squares is differentiated, never a norm: no NaN at the minimum.
+pub(crate) fn potential<B: Backend>(g: Tensor<B, 2>, offset: Tensor<B, 1>) -> Tensor<B, 1> {
+    let half = (g.clone() * g).sum_dim(1).mul_scalar(0.5);
+    half.squeeze_dim::<1>(1) + offset
 }
 
 #[cfg(test)]
@@ -407,17 +467,17 @@ mod access {
 
     use super::*;
 
-    type CayleyParameters<B> = (Tensor<B, 2>, Tensor<B, 1>, Tensor<B, 1>);
+    type CayleyParameters<B> = (Tensor<B, 2>, Tensor<B, 1>, Option<Tensor<B, 1>>);
 
     impl<B: Backend> MonLip<B> {
-        pub(crate) fn replace(mut self, phi: Param<Tensor<B, 1>>, bias: Param<Tensor<B, 2>>) -> Self {
-            self.phi = phi;
-            self.bias = bias;
+        pub(crate) fn with_parameters(mut self, phi: Tensor<B, 1>, bias: Option<Tensor<B, 2>>) -> Self {
+            self.phi = Param::from_tensor(phi);
+            self.bias = bias.map(Param::from_tensor);
             self
         }
 
-        pub(crate) fn parameters(&self) -> (Tensor<B, 1>, Tensor<B, 2>) {
-            (self.phi.val(), self.bias.val())
+        pub(crate) fn parameters(&self) -> (Tensor<B, 1>, Option<Tensor<B, 2>>) {
+            (self.phi.val(), self.bias.as_ref().map(|b| b.val()))
         }
     }
 
@@ -426,26 +486,20 @@ mod access {
             mut self,
             free: Tensor<B, 2>,
             gain: Tensor<B, 1>,
-            bias: Tensor<B, 1>,
+            bias: Option<Tensor<B, 1>>,
         ) -> Self {
             self.free = Param::from_tensor(free);
             self.gain = Param::from_tensor(gain);
-            self.bias = Param::from_tensor(bias);
+            self.bias = bias.map(Param::from_tensor);
             self
         }
 
         pub(crate) fn parameters(&self) -> CayleyParameters<B> {
-            (self.free.val(), self.gain.val(), self.bias.val())
-        }
-    }
-
-    impl<B: Backend> BiLipNet<B> {
-        pub(crate) fn monotone_mut(&mut self) -> &mut Vec<MonLip<B>> {
-            &mut self.monotone
-        }
-
-        pub(crate) fn orthogonal_mut(&mut self) -> &mut Vec<CayleyOrthogonal<B>> {
-            &mut self.orthogonal
+            (
+                self.free.val(),
+                self.gain.val(),
+                self.bias.as_ref().map(|b| b.val()),
+            )
         }
     }
 
