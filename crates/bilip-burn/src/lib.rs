@@ -2,6 +2,7 @@
 
 mod adam;
 mod bounds;
+pub mod data;
 mod error;
 #[cfg(test)]
 mod golden;
@@ -9,6 +10,7 @@ mod kernel;
 mod modules;
 mod ops;
 mod partial;
+mod schedule;
 
 pub use adam::{Adam, AdamState};
 pub use bounds::{BoundsMode, LayerBounds};
@@ -16,3 +18,4 @@ pub use error::{Error, Result};
 pub use modules::{BiLipNet, BiLipNetConfig, CayleyOrthogonal, MonLip, MonLipConfig, PlNet};
 pub use ops::{CertifiedBackend, CertifiedKernels};
 pub use partial::{BiasNetwork, PartialBiLipNet, PartialConfig, PartialPlNet};
+pub use schedule::Schedule;
