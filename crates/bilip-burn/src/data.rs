@@ -35,7 +35,7 @@ impl Table {
         targets: Vec<f64>,
         t: usize,
     ) -> Result<Self> {
-        let rows = if n == 0 { 0 } else { inputs.len() / n };
+        let rows = inputs.len().checked_div(n).unwrap_or(0);
         if rows == 0
             || t == 0
             || inputs.len() != rows * n

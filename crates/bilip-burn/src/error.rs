@@ -17,6 +17,32 @@ pub enum Error {
         /// The rule it breaks.
         reason: String,
     },
+    /// The loss is no longer a number.
+    #[error(
+        "the loss is no longer a number in epoch {epoch}, step {step}, at learning rate {rate:.1e}: try a smaller rate or gradient clipping"
+    )]
+    Diverged {
+        /// The epoch, from 1.
+        epoch: usize,
+        /// The step, from 1.
+        step: usize,
+        /// The learning rate of that step.
+        rate: f64,
+    },
+    /// A checkpoint that cannot be written, or does not belong to this model.
+    #[error("checkpoint: {reason}")]
+    Checkpoint {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The operating system refused to read or write.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file concerned.
+        path: String,
+        /// The system's own words.
+        source: std::io::Error,
+    },
     /// The frozen network could not be built from the parameters.
     #[error(transparent)]
     Core(#[from] bilip::Error),

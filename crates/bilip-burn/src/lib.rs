@@ -2,6 +2,7 @@
 
 mod adam;
 mod bounds;
+mod checkpoint;
 pub mod data;
 mod error;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod modules;
 mod ops;
 mod partial;
 mod schedule;
+mod train;
 
 pub use adam::{Adam, AdamState};
 pub use bounds::{BoundsMode, LayerBounds};
@@ -19,3 +21,4 @@ pub use modules::{BiLipNet, BiLipNetConfig, CayleyOrthogonal, MonLip, MonLipConf
 pub use ops::{CertifiedBackend, CertifiedKernels};
 pub use partial::{BiasNetwork, PartialBiLipNet, PartialConfig, PartialPlNet};
 pub use schedule::Schedule;
+pub use train::{Epoch, Loss, OptimizerKind, Predict, TrainConfig, Trained, train};

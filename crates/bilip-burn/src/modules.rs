@@ -125,6 +125,11 @@ pub struct MonLip<B: Backend> {
 }
 
 impl<B: Backend> MonLip<B> {
+    /// Number of inputs and outputs.
+    pub fn dim(&self) -> usize {
+        self.layout.n
+    }
+
     /// Number of hidden units.
     pub fn hidden(&self) -> usize {
         self.layout.hidden()
@@ -354,6 +359,11 @@ pub struct BiLipNet<B: Backend> {
 }
 
 impl<B: Backend> BiLipNet<B> {
+    /// Number of inputs and outputs.
+    pub fn dim(&self) -> usize {
+        self.orthogonal[0].free.val().dims()[0]
+    }
+
     /// The offset 0 of a potential, on the device and in the precision of the network.
     pub(crate) fn zero_offset(&self) -> Tensor<B, 1> {
         let gain = self.orthogonal[0].gain.val();

@@ -136,6 +136,11 @@ pub struct PartialBiLipNet<B: Backend> {
 }
 
 impl<B: Backend> PartialBiLipNet<B> {
+    /// Number of parameters p.
+    pub fn parameters(&self) -> usize {
+        self.orthogonal_bias[0].layers[0].weight.val().dims()[0]
+    }
+
     /// The bounds now.
     ///
     /// # Errors

@@ -1,0 +1,512 @@
+//! The training loop: mini-batches, schedule, validation, checkpoints, so that nobody has to write one.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use bilip::{Bounds, Rng};
+use burn::grad_clipping::GradientClippingConfig;
+use burn::module::AutodiffModule;
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{GradientsParams, Optimizer, SgdConfig};
+use burn::tensor::activation::log_softmax;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{DType, ElementConversion, Int, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use crate::adam::Adam;
+use crate::checkpoint::Checkpoints;
+use crate::data::{Table, shuffled};
+use crate::error::{Error, Result};
+use crate::modules::{BiLipNet, MonLip, PlNet};
+use crate::ops::{CertifiedBackend, CertifiedKernels};
+use crate::partial::{PartialBiLipNet, PartialPlNet};
+use crate::schedule::Schedule;
+
+/// A model that predicts targets from inputs and, if it is partial, parameters.
+pub trait Predict<B: Backend> {
+    /// Predictions, `[batch, n]` (and `[batch, p]`) `→ [batch, t]`.
+    fn predict(&self, x: Tensor<B, 2>, p: Option<Tensor<B, 2>>) -> Tensor<B, 2>;
+
+    /// The model's bounds, where it has any: shown while training.
+    fn current_bounds(&self) -> Option<Bounds> {
+        None
+    }
+
+    /// Columns of inputs, parameters and targets that the model takes; `None` where any number will do.
+    fn columns(&self) -> (Option<usize>, usize, Option<usize>);
+}
+
+impl<B: CertifiedBackend> Predict<B> for MonLip<B> {
+    fn predict(&self, x: Tensor<B, 2>, _: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
+        self.forward(x)
+    }
+
+    fn current_bounds(&self) -> Option<Bounds> {
+        self.bounds().ok()
+    }
+
+    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
+        (Some(self.dim()), 0, Some(self.dim()))
+    }
+}
+
+impl<B: CertifiedBackend> Predict<B> for BiLipNet<B> {
+    fn predict(&self, x: Tensor<B, 2>, _: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
+        self.forward(x)
+    }
+
+    fn current_bounds(&self) -> Option<Bounds> {
+        self.bounds().ok()
+    }
+
+    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
+        (Some(self.dim()), 0, Some(self.dim()))
+    }
+}
+
+impl<B: CertifiedBackend> Predict<B> for PlNet<B> {
+    fn predict(&self, x: Tensor<B, 2>, _: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
+        self.forward(x).unsqueeze_dim(1)
+    }
+
+    fn current_bounds(&self) -> Option<Bounds> {
+        self.net().bounds().ok()
+    }
+
+    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
+        (Some(self.net().dim()), 0, Some(1))
+    }
+}
+
+impl<B: CertifiedBackend> Predict<B> for PartialBiLipNet<B> {
+    fn predict(&self, x: Tensor<B, 2>, p: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
+        let p =
+            p.unwrap_or_else(|| Tensor::zeros([x.dims()[0], self.parameters()], (&x.device(), x.dtype())));
+        self.forward(x, p)
+    }
+
+    fn current_bounds(&self) -> Option<Bounds> {
+        self.bounds().ok()
+    }
+
+    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
+        (Some(self.net.dim()), self.parameters(), Some(self.net.dim()))
+    }
+}
+
+impl<B: CertifiedBackend> Predict<B> for PartialPlNet<B> {
+    fn predict(&self, x: Tensor<B, 2>, p: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
+        let p = p.unwrap_or_else(|| {
+            Tensor::zeros([x.dims()[0], self.net().parameters()], (&x.device(), x.dtype()))
+        });
+        self.forward(x, p).unsqueeze_dim(1)
+    }
+
+    fn current_bounds(&self) -> Option<Bounds> {
+        self.net().bounds().ok()
+    }
+
+    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
+        (Some(self.net().net.dim()), self.net().parameters(), Some(1))
+    }
+}
+
+/// What is minimised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// `½·mean squared error`.
+    HalfMse,
+    /// Cross entropy of the predictions as logits; the single target column holds the class, from 0.
+    CrossEntropy,
+}
+
+/// The optimiser of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OptimizerKind {
+    /// Adam, or AdamW with a decay.
+    Adam(Adam),
+    /// Stochastic gradient descent with momentum (0 for none) and Nesterov's variant.
+    Sgd {
+        /// The momentum.
+        momentum: f64,
+        /// Whether the momentum is Nesterov's.
+        nesterov: bool,
+    },
+}
+
+/// Settings of a run.
+///
+/// | setting | default | effect |
+/// |---|---|---|
+/// | `epochs`, `batch` | 100, 100 | length of the run and of a step |
+/// | `schedule` | one-cycle, peak 1e-3, (0.25, 0.7, 10, 100) | learning rate |
+/// | `schedule_steps` | none | length of the schedule in steps; the run's own if none |
+/// | `loss`, `optimizer` | ½·MSE, Adam | |
+/// | `seed` | 0 | order of the batches |
+/// | `patience` | none | stops after so many epochs without a better validation loss |
+/// | `clip` | none | largest norm of a parameter's gradient |
+/// | `checkpoints` | none | folder of checkpoints; a run found there is resumed |
+/// | `checkpoint_every` | 10 | epochs between checkpoints |
+/// | `progress` | false | a bar with loss, bounds, step time and time left, on a terminal |
+#[derive(Clone, Debug)]
+pub struct TrainConfig {
+    /// Passes through the table.
+    pub epochs: usize,
+    /// Rows of a mini-batch.
+    pub batch: usize,
+    /// The learning rate.
+    pub schedule: Schedule,
+    /// Length of the schedule in steps; `None` takes the run's own.
+    pub schedule_steps: Option<usize>,
+    /// What is minimised.
+    pub loss: Loss,
+    /// By what.
+    pub optimizer: OptimizerKind,
+    /// Seed of the order of batches.
+    pub seed: u64,
+    /// Epochs without improvement of the validation loss before the run stops.
+    pub patience: Option<usize>,
+    /// Largest Euclidean norm of a parameter tensor's gradient.
+    pub clip: Option<f64>,
+    /// Where checkpoints are written, and looked for.
+    pub checkpoints: Option<PathBuf>,
+    /// Epochs between checkpoints.
+    pub checkpoint_every: usize,
+    /// Whether to show a progress bar.
+    pub progress: bool,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        TrainConfig {
+            epochs: 100,
+            batch: 100,
+            schedule: Schedule::one_cycle(1e-3, (0.25, 0.7, 10.0, 100.0)),
+            schedule_steps: None,
+            loss: Loss::HalfMse,
+            optimizer: OptimizerKind::Adam(Adam::default()),
+            seed: 0,
+            patience: None,
+            clip: None,
+            checkpoints: None,
+            checkpoint_every: 10,
+            progress: false,
+        }
+    }
+}
+
+/// One epoch of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Epoch {
+    /// The epoch, from 1.
+    pub epoch: usize,
+    /// Mean training loss over its batches, as seen while stepping.
+    pub train_loss: f64,
+    /// Loss on the validation table after it.
+    pub validation_loss: Option<f64>,
+    /// Learning rate of its last step.
+    pub rate: f64,
+    /// The bounds after it.
+    pub bounds: Option<Bounds>,
+}
+
+/// A finished run.
+#[derive(Clone, Debug)]
+pub struct Trained<M> {
+    /// The model after the last epoch.
+    pub model: M,
+    /// Every epoch, those before a resumption included.
+    pub history: Vec<Epoch>,
+    /// Whether patience ran out before the epochs did.
+    pub stopped_early: bool,
+    /// The epoch a checkpoint took the run up from.
+    pub resumed_from: Option<usize>,
+    /// Checkpoints that had to be passed over, in words.
+    pub warnings: Vec<String>,
+}
+
+impl<M> Trained<M> {
+    /// The history as a CSV table.
+    pub fn csv(&self) -> String {
+        let mut text = String::from("epoch,train_loss,validation_loss,rate,mu,nu\n");
+        for e in &self.history {
+            let number = |v: Option<f64>| v.map_or(String::new(), |v| v.to_string());
+            text += &format!(
+                "{},{},{},{},{},{}\n",
+                e.epoch,
+                e.train_loss,
+                number(e.validation_loss),
+                e.rate,
+                number(e.bounds.map(|b| b.mu())),
+                number(e.bounds.map(|b| b.nu()))
+            );
+        }
+        text
+    }
+}
+
+/// What a checkpoint remembers besides the records. Batches are drawn from the seed and the epoch alone, so there is
+/// no state of a random generator to keep.
+#[derive(Serialize, Deserialize)]
+struct State {
+    history: Vec<Epoch>,
+    best: Option<f64>,
+    since_best: usize,
+}
+
+/// Trains a model on a table, validating on another where there is one.
+///
+/// Two runs with the same model, table and settings on the same machine give the same numbers, bit for bit, whether or
+/// not one of them was stopped and resumed from a checkpoint.
+///
+/// # Errors
+/// On settings out of range, tables that do not fit the model, files that cannot be written, and a loss that is no
+/// longer a number.
+pub fn train<B, M>(
+    model: M,
+    table: &Table,
+    validation: Option<&Table>,
+    config: &TrainConfig,
+) -> Result<Trained<M>>
+where
+    B: AutodiffBackend + CertifiedBackend,
+    B::InnerBackend: CertifiedBackend + CertifiedKernels,
+    M: AutodiffModule<B> + Predict<B>,
+    M::InnerModule: Predict<B::InnerBackend>,
+{
+    check(&model, table, validation, config)?;
+    let clip = config
+        .clip
+        .map(|norm| GradientClippingConfig::Norm(norm as f32).init());
+    match config.optimizer {
+        OptimizerKind::Adam(adam) => {
+            let mut optimizer = adam.init::<B, M>();
+            if let Some(clip) = clip {
+                optimizer = optimizer.with_grad_clipping(clip);
+            }
+            run(model, optimizer, table, validation, config)
+        }
+        OptimizerKind::Sgd { momentum, nesterov } => {
+            let mut sgd = SgdConfig::new();
+            if momentum > 0.0 {
+                let settings = MomentumConfig::new()
+                    .with_momentum(momentum)
+                    .with_dampening(0.0)
+                    .with_nesterov(nesterov);
+                sgd = sgd.with_momentum(Some(settings));
+            }
+            let mut optimizer = sgd.init::<B, M>();
+            if let Some(clip) = clip {
+                optimizer = optimizer.with_grad_clipping(clip);
+            }
+            run(model, optimizer, table, validation, config)
+        }
+    }
+}
+
+fn check<B: Backend, M: Predict<B>>(
+    model: &M,
+    table: &Table,
+    validation: Option<&Table>,
+    config: &TrainConfig,
+) -> Result<()> {
+    config.schedule.check()?;
+    for (name, value) in [
+        ("epochs", config.epochs),
+        ("batch", config.batch),
+        ("checkpoint_every", config.checkpoint_every),
+    ] {
+        if value == 0 {
+            return Err(Error::setting(name, value, "must be at least 1"));
+        }
+    }
+    if let Some(clip) = config.clip
+        && !(clip > 0.0 && clip.is_finite())
+    {
+        return Err(Error::setting("clip", clip, "must be positive and finite"));
+    }
+    if config.patience.is_some() && validation.is_none() {
+        return Err(Error::setting(
+            "patience",
+            config.patience,
+            "needs a validation table",
+        ));
+    }
+    let (n, p, t) = model.columns();
+    for table in [Some(table), validation].into_iter().flatten() {
+        let (inputs, parameters, targets) = table.columns();
+        let wanted = match config.loss {
+            Loss::HalfMse => t,
+            Loss::CrossEntropy => Some(1),
+        };
+        if n.is_some_and(|n| n != inputs) || p != parameters || wanted.is_some_and(|t| t != targets) {
+            return Err(Error::setting(
+                "table",
+                table.columns(),
+                format!("the model takes {n:?} inputs, {p} parameters and {wanted:?} targets"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn run<B, M, O>(
+    mut model: M,
+    mut optimizer: O,
+    table: &Table,
+    validation: Option<&Table>,
+    config: &TrainConfig,
+) -> Result<Trained<M>>
+where
+    B: AutodiffBackend,
+    M: AutodiffModule<B> + Predict<B>,
+    M::InnerModule: Predict<B::InnerBackend>,
+    O: Optimizer<M, B>,
+{
+    let device = model.devices().into_iter().next().unwrap_or_default();
+    let batches = table.rows().div_ceil(config.batch);
+    let total = config.schedule_steps.unwrap_or(batches * config.epochs);
+    let mut state = State {
+        history: Vec::new(),
+        best: None,
+        since_best: 0,
+    };
+    let (mut warnings, mut resumed_from) = (Vec::new(), None);
+    let checkpoints = config.checkpoints.as_deref().map(Checkpoints::new).transpose()?;
+    if let Some(checkpoints) = &checkpoints {
+        let (found, passed_over) = checkpoints.newest::<State>()?;
+        warnings = passed_over;
+        if let Some(mut found) = found {
+            model = model.load_record(found.model::<M::Record, B>(&device)?);
+            optimizer = optimizer.load_record(found.optimizer::<O::Record, B>(&device)?);
+            state = found.state;
+            resumed_from = Some(state.history.len());
+        }
+    }
+    let bar = if config.progress {
+        let style = indicatif::ProgressStyle::with_template("{bar:30} {pos}/{len} epochs, {msg}, {eta} left")
+            .unwrap_or_else(|_| indicatif::ProgressStyle::default_bar());
+        indicatif::ProgressBar::new(config.epochs as u64).with_style(style)
+    } else {
+        indicatif::ProgressBar::hidden()
+    };
+    bar.set_position(state.history.len() as u64);
+    let mut stopped_early = config.patience.is_some_and(|p| state.since_best >= p);
+    while state.history.len() < config.epochs && !stopped_early {
+        let epoch = state.history.len();
+        let clock = Instant::now();
+        let order = shuffled(
+            table.rows(),
+            &mut Rng::new(config.seed ^ ((epoch as u64 + 1) << 32)),
+        );
+        let (mut sum, mut rate) = (0.0, 0.0);
+        for (k, rows) in order.chunks(config.batch).enumerate() {
+            let batch = table.select(rows);
+            let step = epoch * batches + k;
+            rate = config.schedule.rate(step, total);
+            let value = loss(&model, &batch, config.loss, &device);
+            let number: f64 = value.clone().into_scalar().elem();
+            if !number.is_finite() {
+                return Err(Error::Diverged {
+                    epoch: epoch + 1,
+                    step: step + 1,
+                    rate,
+                });
+            }
+            sum += number * rows.len() as f64;
+            let gradients = GradientsParams::from_grads(value.backward(), &model);
+            model = optimizer.step(rate, model, gradients);
+        }
+        let validation_loss = validation.map(|table| evaluate(&model.valid(), table, config.loss, &device));
+        if let Some(v) = validation_loss {
+            if state.best.is_none_or(|best| v < best) {
+                state.best = Some(v);
+                state.since_best = 0;
+            } else {
+                state.since_best += 1;
+            }
+        }
+        let bounds = model.current_bounds();
+        state.history.push(Epoch {
+            epoch: epoch + 1,
+            train_loss: sum / table.rows() as f64,
+            validation_loss,
+            rate,
+            bounds,
+        });
+        bar.set_message(format!(
+            "loss {:.3e}{}, {:.2} ms a step",
+            sum / table.rows() as f64,
+            bounds.map_or(String::new(), |b| format!(
+                ", bounds ({:.3}, {:.3})",
+                b.mu(),
+                b.nu()
+            )),
+            clock.elapsed().as_secs_f64() * 1e3 / batches as f64
+        ));
+        bar.inc(1);
+        stopped_early = config.patience.is_some_and(|p| state.since_best >= p);
+        let last = state.history.len() == config.epochs || stopped_early;
+        if let Some(checkpoints) = &checkpoints
+            && (last || state.history.len().is_multiple_of(config.checkpoint_every))
+        {
+            checkpoints.save::<State, B>(
+                state.history.len(),
+                &state,
+                model.clone().into_record(),
+                optimizer.to_record(),
+            )?;
+        }
+    }
+    bar.finish_and_clear();
+    Ok(Trained {
+        model,
+        history: state.history,
+        stopped_early,
+        resumed_from,
+        warnings,
+    })
+}
+
+/// Rows as a tensor in single precision.
+fn rows<B: Backend>(values: &[f64], columns: usize, device: &B::Device) -> Tensor<B, 2> {
+    let data: Vec<f32> = values.iter().map(|v| *v as f32).collect();
+    Tensor::from_data(
+        TensorData::new(data, [values.len() / columns, columns]),
+        (device, DType::F32),
+    )
+}
+
+fn loss<B: Backend, M: Predict<B>>(model: &M, table: &Table, loss: Loss, device: &B::Device) -> Tensor<B, 1> {
+    let (n, p, t) = table.columns();
+    let x = rows::<B>(table.inputs(), n, device);
+    let parameters = (p > 0).then(|| rows::<B>(table.parameters(), p, device));
+    let predicted = model.predict(x, parameters);
+    match loss {
+        Loss::HalfMse => {
+            let error = predicted - rows::<B>(table.targets(), t, device);
+            (error.clone() * error).mean().mul_scalar(0.5)
+        }
+        Loss::CrossEntropy => {
+            let classes: Vec<i32> = table.targets().iter().map(|v| *v as i32).collect();
+            let count = classes.len();
+            let classes = Tensor::<B, 2, Int>::from_data(TensorData::new(classes, [count, 1]), device);
+            log_softmax(predicted, 1).gather(1, classes).mean().neg()
+        }
+    }
+}
+
+/// The loss over a whole table, in blocks.
+fn evaluate<B: Backend, M: Predict<B>>(model: &M, table: &Table, kind: Loss, device: &B::Device) -> f64 {
+    let all: Vec<usize> = (0..table.rows()).collect();
+    let sum: f64 = all
+        .chunks(2_048)
+        .map(|block| {
+            let value: f64 = loss(model, &table.select(block), kind, device)
+                .into_scalar()
+                .elem();
+            value * block.len() as f64
+        })
+        .sum();
+    sum / table.rows() as f64
+}

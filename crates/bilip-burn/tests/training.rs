@@ -1,0 +1,343 @@
+//! The training loop: resumption after any interruption, damaged checkpoints, early stopping, bad settings.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use bilip::{Bounds, Rng};
+use bilip_burn::{
+    Adam, BiLipNetConfig, BoundsMode, Error, Loss, MonLipConfig, OptimizerKind, PartialConfig, PartialPlNet,
+    PlNet, Schedule, TrainConfig, Trained, data, train,
+};
+use burn::backend::{Autodiff, Flex};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+
+type B = Autodiff<Flex>;
+
+/// Long enough to be killed ten times on the way.
+const EPOCHS: usize = 500;
+
+fn model(seed: u64) -> PlNet<B> {
+    let layer = MonLipConfig {
+        seed,
+        ..MonLipConfig::new(2, &[12, 12], BoundsMode::Distortion(30.0))
+    };
+    PlNet::new(
+        BiLipNetConfig::new(2, layer)
+            .init::<B>(&Default::default())
+            .unwrap(),
+    )
+}
+
+fn settings(folder: Option<&Path>) -> TrainConfig {
+    TrainConfig {
+        epochs: EPOCHS,
+        batch: 32,
+        schedule: Schedule::one_cycle(5e-3, (0.2, 0.5, 10.0, 100.0)),
+        checkpoints: folder.map(|f| f.to_owned()),
+        checkpoint_every: 1,
+        ..Default::default()
+    }
+}
+
+fn run(folder: Option<&Path>) -> Trained<PlNet<B>> {
+    let table = data::on_rectangle(data::rosenbrock, 200, &mut Rng::new(1)).unwrap();
+    let held_out = data::on_rectangle(data::rosenbrock, 50, &mut Rng::new(2)).unwrap();
+    train::<B, _>(model(3), &table, Some(&held_out), &settings(folder)).unwrap()
+}
+
+/// Every parameter's bits.
+fn bits(model: &PlNet<B>) -> Vec<u32> {
+    struct Collect(Vec<u32>);
+    impl ModuleVisitor<B> for Collect {
+        fn visit_float<const D: usize>(&mut self, parameter: &Param<Tensor<B, D>>) {
+            self.0
+                .extend(parameter.val().to_data().iter::<f32>().map(f32::to_bits));
+        }
+    }
+    let mut all = Collect(Vec::new());
+    model.visit(&mut all);
+    all.0
+}
+
+/// Not a test of its own: what the child process of the next one runs.
+#[test]
+fn child() {
+    if let Ok(folder) = std::env::var("BILIP_TEST_CHILD") {
+        let folder = Path::new(&folder);
+        let text: Vec<String> = bits(&run(Some(folder)).model)
+            .iter()
+            .map(|b| b.to_string())
+            .collect();
+        std::fs::write(folder.join("result"), text.join(" ")).unwrap();
+    }
+}
+
+#[test]
+fn a_run_killed_ten_times_ends_where_the_uninterrupted_one_ends() {
+    let expected = bits(&run(None).model);
+    let folder = tempfile::tempdir().unwrap();
+    let spawn = || {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture"])
+            .env("BILIP_TEST_CHILD", folder.path())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut rng = Rng::new(std::process::id().into());
+    let mut interrupted = 0;
+    for _ in 0..10 {
+        let mut child = spawn();
+        std::thread::sleep(Duration::from_millis(20 + (60.0 * rng.uniform()) as u64));
+        // SIGKILL: no chance to tidy up.
+        interrupted += usize::from(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(spawn().wait().unwrap().success());
+    let text = std::fs::read_to_string(folder.path().join("result")).unwrap();
+    let found: Vec<u32> = text.split(' ').map(|b| b.parse().unwrap()).collect();
+    assert!(found == expected, "the weights differ");
+    println!("{interrupted} of 10 kills met a running child");
+    assert!(interrupted >= 5, "the runs ended before they could be killed");
+    // Two checkpoints are kept; what a kill left unfinished is not mistaken for one.
+    let kept = std::fs::read_dir(folder.path())
+        .unwrap()
+        .filter(|e| {
+            e.as_ref()
+                .unwrap()
+                .file_name()
+                .to_string_lossy()
+                .ends_with(".checkpoint")
+        })
+        .count();
+    assert_eq!(kept, 2);
+}
+
+#[test]
+fn a_damaged_checkpoint_costs_one_interval_and_a_warning() {
+    let expected = bits(&run(None).model);
+    for damage in ["flip", "cut", "empty"] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut short = settings(Some(folder.path()));
+        short.epochs = 20;
+        // The schedule is that of the whole run.
+        short.schedule_steps = Some(EPOCHS * 200usize.div_ceil(32));
+        let table = data::on_rectangle(data::rosenbrock, 200, &mut Rng::new(1)).unwrap();
+        let held_out = data::on_rectangle(data::rosenbrock, 50, &mut Rng::new(2)).unwrap();
+        train::<B, _>(model(3), &table, Some(&held_out), &short).unwrap();
+        let newest = folder.path().join("epoch-000000020.checkpoint");
+        let mut bytes = std::fs::read(&newest).unwrap();
+        match damage {
+            "flip" => {
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+            }
+            "cut" => bytes.truncate(bytes.len() - 7),
+            _ => bytes.clear(),
+        }
+        std::fs::write(&newest, bytes).unwrap();
+        let resumed = run(Some(folder.path()));
+        assert_eq!(resumed.resumed_from, Some(19), "{damage}");
+        assert_eq!(resumed.warnings.len(), 1);
+        assert!(
+            resumed.warnings[0].contains("falling back"),
+            "{}",
+            resumed.warnings[0]
+        );
+        assert_eq!(resumed.history.len(), EPOCHS);
+        assert!(bits(&resumed.model) == expected, "{damage}: the weights differ");
+    }
+}
+
+#[test]
+fn learned_bounds_keep_their_distortion_and_the_fit_improves() {
+    let trained = run(None);
+    let (first, last) = (&trained.history[0], &trained.history[EPOCHS - 1]);
+    assert!(
+        last.train_loss < 0.2 * first.train_loss,
+        "{} {}",
+        first.train_loss,
+        last.train_loss
+    );
+    assert!(last.validation_loss.unwrap() < first.validation_loss.unwrap());
+    for epoch in &trained.history {
+        assert!((epoch.bounds.unwrap().distortion() / 30.0 - 1.0).abs() < 1e-5);
+    }
+    assert_ne!(first.bounds, last.bounds);
+    let frozen = trained.model.freeze::<f64>().unwrap();
+    assert!(frozen.verify().holds());
+    assert_eq!(trained.csv().lines().count(), EPOCHS + 1);
+}
+
+#[test]
+fn every_optimiser_schedule_and_loss_trains() {
+    let table = data::moons(200, &mut Rng::new(4)).unwrap();
+    let bounds = BoundsMode::Learned(Bounds::new(0.3, 3.0).unwrap());
+    for (optimizer, schedule) in [
+        (
+            OptimizerKind::Adam(Adam {
+                decay: 1e-3,
+                ..Default::default()
+            }),
+            Schedule::Cosine {
+                rate: 1e-2,
+                last: 0.0,
+            },
+        ),
+        (
+            OptimizerKind::Sgd {
+                momentum: 0.9,
+                nesterov: true,
+            },
+            Schedule::Steps {
+                rate: 3e-2,
+                at: vec![0.5],
+                factor: 0.2,
+            },
+        ),
+        (
+            OptimizerKind::Sgd {
+                momentum: 0.0,
+                nesterov: false,
+            },
+            Schedule::Constant { rate: 5e-2 },
+        ),
+    ] {
+        // Logits of two classes: a bi-Lipschitz map of the plane.
+        let net = BiLipNetConfig::new(1, MonLipConfig::new(2, &[16, 16], bounds))
+            .init::<B>(&Default::default())
+            .unwrap();
+        let config = TrainConfig {
+            epochs: 20,
+            batch: 50,
+            loss: Loss::CrossEntropy,
+            optimizer,
+            schedule,
+            clip: Some(1.0),
+            ..Default::default()
+        };
+        let trained = train::<B, _>(net, &table, None, &config).unwrap();
+        assert!(
+            trained.history[19].train_loss < 0.8 * trained.history[0].train_loss,
+            "{optimizer:?}"
+        );
+    }
+}
+
+#[test]
+fn partial_networks_train_and_freeze() {
+    let config = PartialConfig {
+        net: BiLipNetConfig::new(
+            1,
+            MonLipConfig::new(2, &[16, 16], BoundsMode::Fixed(Bounds::new(0.1, 8.0).unwrap())),
+        ),
+        parameters: 2,
+        orthogonal_bias: vec![8],
+        hidden_bias: vec![8, 8],
+    };
+    let model = PartialPlNet::new(config.init::<B>(&Default::default()).unwrap());
+    let table = data::parametric(300, &mut Rng::new(5)).unwrap();
+    let settings = TrainConfig {
+        epochs: 40,
+        batch: 50,
+        schedule: Schedule::Constant { rate: 5e-3 },
+        ..Default::default()
+    };
+    let trained = train::<B, _>(model, &table, None, &settings).unwrap();
+    assert!(trained.history[39].train_loss < 0.5 * trained.history[0].train_loss);
+    let frozen = trained.model.freeze::<f64>().unwrap();
+    let minima = frozen
+        .minimize(&[0.5, 0.5, -0.5, 0.25], &Default::default())
+        .unwrap();
+    assert!(minima.iter().all(|m| m.distance_bound <= 1e-8));
+}
+
+#[test]
+fn patience_stops_a_run_that_no_longer_improves() {
+    let table = data::on_rectangle(data::rosenbrock, 64, &mut Rng::new(1)).unwrap();
+    let config = TrainConfig {
+        epochs: 500,
+        batch: 64,
+        // So small that nothing changes in f32 after a while.
+        schedule: Schedule::Steps {
+            rate: 1e-3,
+            at: vec![0.01],
+            factor: 1e-12,
+        },
+        patience: Some(3),
+        ..Default::default()
+    };
+    let trained = train::<B, _>(model(1), &table, Some(&table), &config).unwrap();
+    assert!(
+        trained.stopped_early && trained.history.len() < 50,
+        "{}",
+        trained.history.len()
+    );
+}
+
+#[test]
+fn bad_settings_and_divergence_are_errors_that_say_so() {
+    let table = data::on_rectangle(data::rosenbrock, 64, &mut Rng::new(1)).unwrap();
+    let good = || TrainConfig {
+        epochs: 5,
+        ..Default::default()
+    };
+    let wrong = data::rosenbrock_n(3, 10, &mut Rng::new(1)).unwrap();
+    let attempt =
+        |config: TrainConfig, table: &data::Table| train::<B, _>(model(1), table, None, &config).map(|_| ());
+    for config in [
+        TrainConfig { epochs: 0, ..good() },
+        TrainConfig { batch: 0, ..good() },
+        TrainConfig {
+            checkpoint_every: 0,
+            ..good()
+        },
+        TrainConfig {
+            clip: Some(-1.0),
+            ..good()
+        },
+        TrainConfig {
+            patience: Some(3),
+            ..good()
+        },
+        TrainConfig {
+            schedule: Schedule::Constant { rate: 0.0 },
+            ..good()
+        },
+        TrainConfig {
+            checkpoints: Some("/dev/null/nowhere".into()),
+            ..good()
+        },
+    ] {
+        assert!(attempt(config, &table).is_err());
+    }
+    assert!(attempt(good(), &wrong).is_err());
+    let wild = TrainConfig {
+        epochs: 50,
+        schedule: Schedule::Constant { rate: 1e30 },
+        ..good()
+    };
+    match attempt(wild, &table) {
+        Err(Error::Diverged { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(
+        MonLipConfig::new(0, &[4], BoundsMode::Distortion(2.0))
+            .init::<Flex>(&Default::default())
+            .is_err()
+    );
+    assert!(
+        MonLipConfig::new(2, &[4, 0], BoundsMode::Distortion(2.0))
+            .init::<Flex>(&Default::default())
+            .is_err()
+    );
+    assert!(
+        MonLipConfig::new(2, &[4], BoundsMode::Distortion(1.0))
+            .init::<Flex>(&Default::default())
+            .is_err()
+    );
+}
