@@ -6,17 +6,21 @@
 //!
 //! A network is inverted layer by layer from the output; the bound is that of the whole network.
 
+mod davis_yin;
+mod drive;
+mod first_order;
+mod forward;
 mod krylov;
 mod newton;
-mod splitting;
+mod resolvent;
 
 use serde::{Deserialize, Serialize};
 
+pub use davis_yin::DavisYin;
+pub use first_order::{InverseMethod, Iteration, LayerProblem};
+pub use forward::{ForwardBackward, ForwardBackwardForward, ForwardStep};
 pub use newton::Newton;
-pub use splitting::{
-    DavisYin, DouglasRachford, ForwardBackward, ForwardBackwardForward, ForwardStep, InverseMethod,
-    Iteration, LayerProblem, PeacemanRachford,
-};
+pub use resolvent::{DouglasRachford, PeacemanRachford};
 
 use crate::bounds::Bounds;
 use crate::error::{Error, Result, check_batch, check_rows};
@@ -491,7 +495,7 @@ fn solve_layer(
         Method::Newton(newton) => newton::solve(single, y, &guess, goal, newton),
         Method::Auto => auto(layer, single, y, &guess, goal, &Newton::default()),
         method => match method.first_order() {
-            Some(method) => splitting::solve(method, layer, single, y, &guess, goal),
+            Some(method) => drive::solve(method, layer, single, y, &guess, goal),
             None => Vec::new(),
         },
     }
@@ -528,7 +532,7 @@ fn auto(
                 ..goal
             };
             let method = DouglasRachford::default();
-            let next = splitting::solve(&method, layer, &row, target, &state.x, spelled).remove(0);
+            let next = drive::solve(&method, layer, &row, target, &state.x, spelled).remove(0);
             state.go_on(next);
             let left = goal.limit - state.report.iterations;
             if state.report.status != Status::Converged && left > 0 {
