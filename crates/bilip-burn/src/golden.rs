@@ -449,3 +449,22 @@ fn frozen_networks_agree_with_the_modules_and_are_certified() {
         );
     }
 }
+
+#[test]
+fn householder_layers_and_their_gradients_agree_with_the_frozen_form() {
+    use bilip::BiLipschitz;
+    let device = Default::default();
+    let layer = crate::HouseholderOrthogonal::<B>::new(5, 3, 1, &device, DType::F64).unwrap();
+    let frozen = layer.freeze::<f64>().unwrap();
+    let mut rng = bilip::Rng::new(6);
+    let (x, w) = (rng.normals(20), rng.normals(20));
+    let tensor =
+        |v: &[f64]| Tensor::<B, 2>::from_data(TensorData::new(v.to_vec(), [4, 5]), (&device, DType::F64));
+    let input = tensor(&x).require_grad();
+    let y = layer.forward(input.clone());
+    assert!(relative(&numbers(y.clone().inner()), &frozen.forward(&x).unwrap()) < 1e-14);
+    let grads = (y * tensor(&w)).sum().backward();
+    let exact = frozen.vjp(&x, &w).unwrap();
+    assert!(relative(&numbers(input.grad(&grads).unwrap()), &exact) < 1e-13);
+    assert!(crate::HouseholderOrthogonal::<B>::new(5, 0, 1, &device, DType::F64).is_err());
+}

@@ -17,7 +17,9 @@ mod train;
 pub use adam::{Adam, AdamState};
 pub use bounds::{BoundsMode, LayerBounds};
 pub use error::{Error, Result};
-pub use modules::{BiLipNet, BiLipNetConfig, CayleyOrthogonal, MonLip, MonLipConfig, PlNet};
+pub use modules::{
+    BiLipNet, BiLipNetConfig, CayleyOrthogonal, HouseholderOrthogonal, MonLip, MonLipConfig, PlNet,
+};
 pub use ops::{CertifiedBackend, CertifiedKernels};
 pub use partial::{BiasNetwork, PartialBiLipNet, PartialConfig, PartialPlNet};
 pub use schedule::Schedule;

@@ -285,6 +285,65 @@ impl<B: CertifiedBackend> CayleyOrthogonal<B> {
     }
 }
 
+/// An orthogonal layer `x Pᵀ + q` with `P` a product of Householder reflections, cheap when there are few of them.
+#[derive(Module, Debug)]
+pub struct HouseholderOrthogonal<B: Backend> {
+    /// One vector a row, `[reflections, n]`.
+    vectors: Param<Tensor<B, 2>>,
+    /// The bias q, `[n]`.
+    bias: Param<Tensor<B, 1>>,
+}
+
+impl<B: Backend> HouseholderOrthogonal<B> {
+    /// A layer of reflections along random directions, with zero bias.
+    ///
+    /// # Errors
+    /// When `n` or `reflections` is zero.
+    pub fn new(n: usize, reflections: usize, seed: u64, device: &B::Device, dtype: DType) -> Result<Self> {
+        for (name, value) in [("n", n), ("reflections", reflections)] {
+            if value == 0 {
+                return Err(Error::setting(name, value, "must be at least 1"));
+            }
+        }
+        let data =
+            TensorData::new(Rng::new(seed).normals(reflections * n), [reflections, n]).convert_dtype(dtype);
+        Ok(HouseholderOrthogonal {
+            vectors: Param::from_tensor(Tensor::from_data(data, (device, dtype))),
+            bias: Param::from_tensor(vector(vec![0.0; n], device, dtype)),
+        })
+    }
+
+    /// `x Pᵀ + q`.
+    ///
+    /// # Shapes
+    /// `[batch, n] → [batch, n]`
+    pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        let vectors = self.vectors.val();
+        let [count, n] = vectors.dims();
+        let mut x = x;
+        // x Pᵀ = x H_r ⋯ H_1, each H symmetric: the last reflection meets the rows first.
+        for k in (0..count).rev() {
+            let v = vectors.clone().slice([k..k + 1, 0..n]);
+            let square = (v.clone() * v.clone()).sum_dim(1);
+            let along = x.clone().matmul(v.clone().transpose()) / square;
+            x = x - along.matmul(v).mul_scalar(2.0);
+        }
+        x + self.bias.val().unsqueeze()
+    }
+
+    /// The certified explicit layer.
+    ///
+    /// # Errors
+    /// When a vector has become zero or a parameter is not a finite number.
+    pub fn freeze<T: Real>(&self) -> Result<bilip::Orthogonal<T>> {
+        let [count, n] = self.vectors.val().dims();
+        let values: Vec<f64> = self.vectors.val().to_data().iter::<f64>().collect();
+        let bias: Vec<f64> = self.bias.val().to_data().iter::<f64>().collect();
+        let vectors = MatRef::from_row_major_slice(&values, count, n);
+        Ok(bilip::Orthogonal::from_householder(vectors, &bias)?)
+    }
+}
+
 /// Settings of a [`BiLipNet`] and of the [`PlNet`] on top of one.
 #[derive(Clone, Debug)]
 pub struct BiLipNetConfig {
