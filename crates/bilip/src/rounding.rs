@@ -2,7 +2,7 @@
 //!
 //! *Plain*: the ordinary f64 forward pass, with an a-priori bound from the norms of the weights and the size of the
 //! hidden state (Higham's γ_k; any order of summation, fused or not).
-//! *Accurate*: the same pass in double-double arithmetic (error-free products and sums), about ten times the cost,
+//! *Accurate*: the same pass in double-double arithmetic (error-free products and sums), at several times the cost,
 //! for the rows whose plain bound is not good enough; its error is quadratic in the unit roundoff for piecewise
 //! linear activations and a few roundings of the activation otherwise.
 //!

@@ -14,7 +14,7 @@ pub(crate) mod monlip;
 /// Runs `work` on `0..count`, in parallel when `flops` says that it pays, results in order.
 pub(crate) fn map<R: Send>(count: usize, flops: usize, work: impl Fn(usize) -> R + Sync + Send) -> Vec<R> {
     use rayon::prelude::*;
-    // Waking a second thread costs about 5 µs: below a megaflop a core is done by then.
+    // Below about a million operations one core is done before a second has woken up.
     if count < 2 || flops < 1 << 20 || rayon::current_num_threads() < 2 {
         return (0..count).map(work).collect();
     }
@@ -24,7 +24,7 @@ pub(crate) fn map<R: Send>(count: usize, flops: usize, work: impl Fn(usize) -> R
 /// `dst ← [dst +] alpha·lhs·rhs`, split in halves that an idle thread can take over.
 ///
 /// Transforms of different sizes never divide evenly among threads; with their products split like this, whoever is
-/// done first helps the others. A half that nobody takes costs about a tenth of a microsecond.
+/// done first helps the others.
 pub(crate) fn gemm<T: Real>(
     dst: MatMut<'_, T>,
     accum: Accum,
