@@ -4,11 +4,11 @@ use burn::module::AutodiffModule;
 use burn::optim::adaptor::OptimizerAdaptor;
 use burn::optim::{LearningRate, SimpleOptimizer};
 use burn::record::Record;
+use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{Tensor, TensorPrimitive};
 
 use crate::kernel::adam::Step;
-use crate::ops::CertifiedKernels;
+use crate::ops;
 
 /// Adam (Kingma and Ba 2014), or AdamW with a weight decay (Loshchilov and Hutter 2019).
 ///
@@ -50,14 +50,13 @@ impl Adam {
     pub fn init<B, M>(self) -> OptimizerAdaptor<Adam, M, B>
     where
         B: AutodiffBackend,
-        B::InnerBackend: CertifiedKernels,
         M: AutodiffModule<B>,
     {
         OptimizerAdaptor::from(self)
     }
 }
 
-impl<B: CertifiedKernels> SimpleOptimizer<B> for Adam {
+impl<B: Backend> SimpleOptimizer<B> for Adam {
     type State<const D: usize> = AdamState<B, D>;
 
     fn step<const D: usize>(
@@ -78,22 +77,8 @@ impl<B: CertifiedKernels> SimpleOptimizer<B> for Adam {
             decay: self.decay,
             time: time.min(i32::MAX as usize) as i32,
         };
-        let primitive = |t: Tensor<B, D>| t.into_primitive().tensor();
-        let [w, first, second] = B::adam_step(
-            primitive(tensor),
-            primitive(gradient),
-            [primitive(first), primitive(second)],
-            step,
-        );
-        let wrap = |t| Tensor::from_primitive(TensorPrimitive::Float(t));
-        (
-            wrap(w),
-            Some(AdamState {
-                first: wrap(first),
-                second: wrap(second),
-                time,
-            }),
-        )
+        let [w, first, second] = ops::adam_step([tensor, gradient, first, second], step);
+        (w, Some(AdamState { first, second, time }))
     }
 
     fn to_device<const D: usize>(state: Self::State<D>, device: &B::Device) -> Self::State<D> {

@@ -11,6 +11,7 @@ mod kernel;
 mod modules;
 mod ops;
 mod partial;
+mod portable;
 mod schedule;
 mod train;
 
@@ -20,7 +21,6 @@ pub use error::{Error, Result};
 pub use modules::{
     BiLipNet, BiLipNetConfig, CayleyOrthogonal, HouseholderOrthogonal, MonLip, MonLipConfig, PlNet,
 };
-pub use ops::{CertifiedBackend, CertifiedKernels};
 pub use partial::{BiasNetwork, PartialBiLipNet, PartialConfig, PartialPlNet};
 pub use schedule::Schedule;
 pub use train::{Epoch, Loss, OptimizerKind, Predict, TrainConfig, Trained, train};

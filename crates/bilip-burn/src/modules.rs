@@ -6,12 +6,12 @@ use bilip::faer::{Mat, MatRef};
 use bilip::{Activation, BiLipNetFree, Bounds, MonLipFree, Real, Rng, with_norm};
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
-use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::bounds::{BoundsMode, LayerBounds, vector};
 use crate::error::{Error, Result};
 use crate::kernel::monlip::Layout;
-use crate::ops::CertifiedBackend;
+use crate::ops;
 
 /// Settings of a [`MonLip`] layer.
 #[derive(Clone, Debug)]
@@ -178,7 +178,7 @@ impl<B: Backend> MonLip<B> {
     }
 }
 
-impl<B: CertifiedBackend> MonLip<B> {
+impl<B: Backend> MonLip<B> {
     /// `F(x)`.
     ///
     /// # Shapes
@@ -197,14 +197,7 @@ impl<B: CertifiedBackend> MonLip<B> {
     /// `[batch, n]` and `[batch, m]` (or `[1, m]`) `→ [batch, n]`
     pub fn forward_with_bias(&self, x: Tensor<B, 2>, bias: Tensor<B, 2>) -> Tensor<B, 2> {
         let bounds = self.bounds.tensor(&x.device(), x.dtype());
-        let y = B::monlip(
-            x.into_primitive().tensor(),
-            self.phi.val().into_primitive().tensor(),
-            bounds.into_primitive().tensor(),
-            bias.into_primitive().tensor(),
-            &self.layout,
-        );
-        Tensor::from_primitive(TensorPrimitive::Float(y))
+        ops::monlip(x, self.phi.val(), bounds, bias, &self.layout)
     }
 }
 
@@ -261,7 +254,7 @@ impl<B: Backend> CayleyOrthogonal<B> {
     }
 }
 
-impl<B: CertifiedBackend> CayleyOrthogonal<B> {
+impl<B: Backend> CayleyOrthogonal<B> {
     /// `x Pᵀ + q`.
     ///
     /// # Shapes
@@ -276,12 +269,7 @@ impl<B: CertifiedBackend> CayleyOrthogonal<B> {
 
     /// `x Pᵀ`.
     pub(crate) fn rotate(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        let p = B::cayley(
-            self.free.val().into_primitive().tensor(),
-            self.gain.val().into_primitive().tensor(),
-        );
-        let p = Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(p));
-        x.matmul(p.transpose())
+        x.matmul(ops::cayley(self.free.val(), self.gain.val()).transpose())
     }
 }
 
@@ -464,7 +452,7 @@ impl<B: Backend> BiLipNet<B> {
     }
 }
 
-impl<B: CertifiedBackend> BiLipNet<B> {
+impl<B: Backend> BiLipNet<B> {
     /// `G(x)`.
     ///
     /// # Shapes
@@ -514,7 +502,7 @@ impl<B: Backend> PlNet<B> {
     }
 }
 
-impl<B: CertifiedBackend> PlNet<B> {
+impl<B: Backend> PlNet<B> {
     /// `½‖G(x)‖² + c`.
     ///
     /// # Shapes

@@ -1,60 +1,123 @@
 //! The differentiable operations: one graph node for a whole monotone layer, one for an orthogonal matrix.
 //!
-//! The usual pattern of custom operations in Burn: a trait over backends, an implementation for each (here [`Flex`], on
-//! faer), and one for [`Autodiff`] whose backward pass is derived by hand and reuses what the forward pass factored.
+//! On [`Flex`] they run on faer with a backward pass that is derived by hand and reuses what the forward pass inverted;
+//! on every other backend as the tensor operations of [`portable`].
 
+use std::any::{Any, TypeId};
 use std::sync::Arc;
 
 use bilip::Real;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::checkpoint::strategy::{
+    BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
+};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, Element, Shape, TensorData};
+use burn::tensor::{DType, Element, Shape, Tensor, TensorData, TensorPrimitive};
 
 use crate::kernel::monlip::Layout;
-use crate::kernel::{adam, cayley, monlip};
+use crate::kernel::{self, adam};
+use crate::portable;
 
-/// A backend on which certified layers can be trained or evaluated.
-pub trait CertifiedBackend: Backend {
-    /// `F(x)` of a monotone layer.
-    ///
-    /// # Shapes
-    /// `x` is `[batch, n]`, `phi` the layer's flat parameters, `bounds` is `[2]` with (μ, γ), `bias` is `[1, m]` or `[batch, m]`.
-    #[doc(hidden)]
-    fn monlip(
-        x: FloatTensor<Self>,
-        phi: FloatTensor<Self>,
-        bounds: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        layout: &Arc<Layout>,
-    ) -> FloatTensor<Self>;
+/// `F(x)` of a monotone layer.
+///
+/// # Shapes
+/// `x` is `[batch, n]`, `phi` the layer's flat parameters, `bounds` is `[2]` with (μ, γ), `bias` is `[1, m]` or `[batch, m]`.
+pub(crate) fn monlip<B: Backend>(
+    x: Tensor<B, 2>,
+    phi: Tensor<B, 1>,
+    bounds: Tensor<B, 1>,
+    bias: Tensor<B, 2>,
+    layout: &Arc<Layout>,
+) -> Tensor<B, 2> {
+    let arguments = [
+        x.into_primitive().tensor(),
+        phi.into_primitive().tensor(),
+        bounds.into_primitive().tensor(),
+        bias.into_primitive().tensor(),
+    ];
+    let native = on::<B, Flex, 4, 1>(arguments, |a| [Flex::monlip_forward(a.each_ref(), layout).0])
+        .or_else(|a| on::<B, Plain, 4, 1>(a, |a| [monlip_node::<_, NoCheckpointing>(a, layout)]))
+        .or_else(|a| on::<B, Balanced, 4, 1>(a, |a| [monlip_node::<_, BalancedCheckpointing>(a, layout)]));
+    match native {
+        Ok([y]) => wrap(y),
+        Err([x, phi, bounds, bias]) => portable::monlip(wrap(x), wrap(phi), wrap(bounds), wrap(bias), layout),
+    }
+}
 
-    /// The Cayley transform of `(gain/‖free‖)·free`: `[n, n]` and `[1]` to `[n, n]`.
-    #[doc(hidden)]
-    fn cayley(free: FloatTensor<Self>, gain: FloatTensor<Self>) -> FloatTensor<Self>;
+/// The Cayley transform of `(gain/‖free‖)·free`: `[n, n]` and `[1]` to `[n, n]`.
+pub(crate) fn cayley<B: Backend>(free: Tensor<B, 2>, gain: Tensor<B, 1>) -> Tensor<B, 2> {
+    let arguments = [free.into_primitive().tensor(), gain.into_primitive().tensor()];
+    let native = on::<B, Flex, 2, 1>(arguments, |[free, gain]| [Flex::cayley_forward(&free, &gain).0])
+        .or_else(|a| on::<B, Plain, 2, 1>(a, |a| [cayley_node::<_, NoCheckpointing>(a)]))
+        .or_else(|a| on::<B, Balanced, 2, 1>(a, |a| [cayley_node::<_, BalancedCheckpointing>(a)]));
+    match native {
+        Ok([j]) => wrap(j),
+        Err([free, gain]) => portable::cayley(wrap(free), wrap(gain)),
+    }
+}
+
+/// One step of Adam: the new parameters and moments from the old ones and the gradient.
+pub(crate) fn adam_step<B: Backend, const D: usize>(
+    tensors: [Tensor<B, D>; 4],
+    step: adam::Step,
+) -> [Tensor<B, D>; 3] {
+    match on::<B, Flex, 4, 3>(tensors.map(|t| t.into_primitive().tensor()), |a| {
+        Flex::adam_step(a, step)
+    }) {
+        Ok(tensors) => tensors.map(wrap),
+        Err(tensors) => portable::adam_step(tensors.map(wrap), step),
+    }
+}
+
+type Plain = Autodiff<Flex, NoCheckpointing>;
+type Balanced = Autodiff<Flex, BalancedCheckpointing>;
+
+fn wrap<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<B, D> {
+    Tensor::from_primitive(TensorPrimitive::Float(tensor))
+}
+
+/// Runs `work` if `B` is the backend `N`, gives the arguments back otherwise.
+///
+/// Rust cannot choose an implementation for one backend over that for all of them at compile time; the types are
+/// compared at run time instead, so that the modules ask nothing of a backend and yet run natively where they can.
+fn on<B: Backend, N: Backend, const A: usize, const R: usize>(
+    arguments: [FloatTensor<B>; A],
+    work: impl FnOnce([FloatTensor<N>; A]) -> [FloatTensor<N>; R],
+) -> std::result::Result<[FloatTensor<B>; R], [FloatTensor<B>; A]> {
+    if TypeId::of::<B>() != TypeId::of::<N>() {
+        return Err(arguments);
+    }
+    let arguments = same::<_, [FloatTensor<N>; A]>(arguments)?;
+    // B is N, so the result is of the type wanted.
+    Ok(same(work(arguments)).unwrap_or_else(|_| unreachable!("equal types")))
+}
+
+/// The value, as the type that it has.
+fn same<A: 'static, B: 'static>(value: A) -> std::result::Result<B, A> {
+    let mut slot = Some(value);
+    match (&mut slot as &mut dyn Any).downcast_mut::<Option<B>>() {
+        Some(found) => found.take().ok_or_else(|| unreachable!("just filled")),
+        None => Err(slot.unwrap_or_else(|| unreachable!("just filled"))),
+    }
 }
 
 /// What [`Autodiff`] needs of the backend below it: forward passes that keep a tape, and backward passes on it.
-pub trait CertifiedKernels: Backend {
+pub(crate) trait Kernels: Backend {
     /// The tape of a monotone layer.
-    #[doc(hidden)]
     type MonLipTape: Clone + Send + std::fmt::Debug + 'static;
     /// The tape of a Cayley transform.
-    #[doc(hidden)]
     type CayleyTape: Clone + Send + std::fmt::Debug + 'static;
 
-    #[doc(hidden)]
     fn monlip_forward(
         inputs: [&FloatTensor<Self>; 4],
         layout: &Layout,
     ) -> (FloatTensor<Self>, Self::MonLipTape);
 
     /// Gradients of x, φ, bounds and bias.
-    #[doc(hidden)]
     fn monlip_backward(
         tape: &Self::MonLipTape,
         phi: &FloatTensor<Self>,
@@ -62,28 +125,20 @@ pub trait CertifiedKernels: Backend {
         layout: &Layout,
     ) -> [FloatTensor<Self>; 4];
 
-    #[doc(hidden)]
     fn cayley_forward(
         free: &FloatTensor<Self>,
         gain: &FloatTensor<Self>,
     ) -> (FloatTensor<Self>, Self::CayleyTape);
 
     /// Gradients of the matrix and the gain.
-    #[doc(hidden)]
     fn cayley_backward(
         tape: &Self::CayleyTape,
         free: &FloatTensor<Self>,
         cotangent: FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    /// One step of Adam: the new parameters and moments from the old ones and the gradient.
-    #[doc(hidden)]
-    fn adam_step(
-        parameters: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-        moments: [FloatTensor<Self>; 2],
-        step: adam::Step,
-    ) -> [FloatTensor<Self>; 3];
+    /// One step of Adam on parameters, gradient and both moments: the new parameters and moments.
+    fn adam_step(tensors: [FloatTensor<Self>; 4], step: adam::Step) -> [FloatTensor<Self>; 3];
 }
 
 /// A tape in the precision of the tensors it was made from.
@@ -104,10 +159,10 @@ impl<A, B> Clone for Typed<A, B> {
     }
 }
 
-type Tensor = FloatTensor<Flex>;
+type Flat = FloatTensor<Flex>;
 
 /// The numbers of a tensor, in row-major order.
-fn values<T: Real + Element + bytemuck::Pod>(tensor: &Tensor) -> std::borrow::Cow<'_, [T]> {
+fn values<T: Real + Element + bytemuck::Pod>(tensor: &Flat) -> std::borrow::Cow<'_, [T]> {
     match tensor.as_slice::<T>() {
         Some(slice) => slice.into(),
         None => tensor
@@ -119,8 +174,8 @@ fn values<T: Real + Element + bytemuck::Pod>(tensor: &Tensor) -> std::borrow::Co
     }
 }
 
-fn tensor<T: Element>(values: Vec<T>, shape: impl Into<Shape>) -> Tensor {
-    Tensor::from_data(TensorData::new(values, shape))
+fn tensor<T: Element>(values: Vec<T>, shape: impl Into<Shape>) -> Flat {
+    Flat::from_data(TensorData::new(values, shape))
 }
 
 /// Runs `work` in the precision of the tensor; anything but f32 and f64 is our own mistake to have let in.
@@ -139,48 +194,48 @@ macro_rules! in_precision {
     };
 }
 
-type MonLipTape = Typed<monlip::Tape<f32>, monlip::Tape<f64>>;
-type CayleyTape = Typed<cayley::Tape<f32>, cayley::Tape<f64>>;
+type MonLipTape = Typed<kernel::monlip::Tape<f32>, kernel::monlip::Tape<f64>>;
+type CayleyTape = Typed<kernel::cayley::Tape<f32>, kernel::cayley::Tape<f64>>;
 
 /// Puts a tape of either precision into the common type.
 trait Keep<A, B> {
     fn keep(self) -> Typed<A, B>;
 }
 
-impl Keep<monlip::Tape<f32>, monlip::Tape<f64>> for monlip::Tape<f32> {
+impl Keep<kernel::monlip::Tape<f32>, kernel::monlip::Tape<f64>> for kernel::monlip::Tape<f32> {
     fn keep(self) -> MonLipTape {
         Typed::F32(Arc::new(self))
     }
 }
 
-impl Keep<monlip::Tape<f32>, monlip::Tape<f64>> for monlip::Tape<f64> {
+impl Keep<kernel::monlip::Tape<f32>, kernel::monlip::Tape<f64>> for kernel::monlip::Tape<f64> {
     fn keep(self) -> MonLipTape {
         Typed::F64(Arc::new(self))
     }
 }
 
-impl Keep<cayley::Tape<f32>, cayley::Tape<f64>> for cayley::Tape<f32> {
+impl Keep<kernel::cayley::Tape<f32>, kernel::cayley::Tape<f64>> for kernel::cayley::Tape<f32> {
     fn keep(self) -> CayleyTape {
         Typed::F32(Arc::new(self))
     }
 }
 
-impl Keep<cayley::Tape<f32>, cayley::Tape<f64>> for cayley::Tape<f64> {
+impl Keep<kernel::cayley::Tape<f32>, kernel::cayley::Tape<f64>> for kernel::cayley::Tape<f64> {
     fn keep(self) -> CayleyTape {
         Typed::F64(Arc::new(self))
     }
 }
 
 fn monlip_gradients<T: Real + Element + bytemuck::Pod>(
-    tape: &monlip::Tape<T>,
-    phi: &Tensor,
-    cotangent: &Tensor,
+    tape: &kernel::monlip::Tape<T>,
+    phi: &Flat,
+    cotangent: &Flat,
     layout: &Layout,
-) -> [Tensor; 4] {
+) -> [Flat; 4] {
     let dy = values::<T>(cotangent);
     let rows = dy.len() / layout.n;
     let m = layout.hidden();
-    let g = monlip::backward(layout, tape, &values::<T>(phi), &dy);
+    let g = kernel::monlip::backward(layout, tape, &values::<T>(phi), &dy);
     let bias_rows = g.bias.len() / m;
     [
         tensor(g.x, [rows, layout.n]),
@@ -206,63 +261,57 @@ fn square<T>(values: &[T]) -> bilip::faer::MatRef<'_, T> {
 }
 
 fn cayley_gradients<T: Real + Element + bytemuck::Pod>(
-    tape: &cayley::Tape<T>,
-    free: &Tensor,
-    cotangent: &Tensor,
-) -> [Tensor; 2] {
+    tape: &kernel::cayley::Tape<T>,
+    free: &Flat,
+    cotangent: &Flat,
+) -> [Flat; 2] {
     let (free, cotangent) = (values::<T>(free), values::<T>(cotangent));
     let n = free.len().isqrt();
     let mut out = vec![T::zero(); n * n];
     let full = bilip::faer::MatMut::from_row_major_slice_mut(&mut out, n, n);
-    let gain = cayley::backward(tape, square(&free), square(&cotangent), full);
+    let gain = kernel::cayley::backward(tape, square(&free), square(&cotangent), full);
     [tensor(out, [n, n]), tensor(vec![gain], [1])]
 }
 
-impl CertifiedKernels for Flex {
+impl Kernels for Flex {
     type MonLipTape = MonLipTape;
     type CayleyTape = CayleyTape;
 
-    fn monlip_forward([x, phi, bounds, bias]: [&Tensor; 4], layout: &Layout) -> (Tensor, MonLipTape) {
+    fn monlip_forward([x, phi, bounds, bias]: [&Flat; 4], layout: &Layout) -> (Flat, MonLipTape) {
         in_precision!(x, T => {
             let (x, bounds) = (values::<T>(x), values::<T>(bounds));
             let rows = x.len() / layout.n;
             let (y, tape) =
-                monlip::forward(layout, &x, &values::<T>(phi), bounds[0], bounds[1], &values::<T>(bias));
+                kernel::monlip::forward(layout, &x, &values::<T>(phi), bounds[0], bounds[1], &values::<T>(bias));
             (tensor(y, [rows, layout.n]), tape.keep())
         })
     }
 
-    fn monlip_backward(tape: &MonLipTape, phi: &Tensor, cotangent: Tensor, layout: &Layout) -> [Tensor; 4] {
+    fn monlip_backward(tape: &MonLipTape, phi: &Flat, cotangent: Flat, layout: &Layout) -> [Flat; 4] {
         match tape {
             Typed::F32(tape) => monlip_gradients(tape, phi, &cotangent, layout),
             Typed::F64(tape) => monlip_gradients(tape, phi, &cotangent, layout),
         }
     }
 
-    fn cayley_forward(free: &Tensor, gain: &Tensor) -> (Tensor, CayleyTape) {
+    fn cayley_forward(free: &Flat, gain: &Flat) -> (Flat, CayleyTape) {
         in_precision!(free, T => {
             let values_of = values::<T>(free);
-            let tape = cayley::forward(square(&values_of), values::<T>(gain)[0]);
+            let tape = kernel::cayley::forward(square(&values_of), values::<T>(gain)[0]);
             let n = tape.j.nrows();
             (tensor(row_major(tape.j.as_ref()), [n, n]), tape.keep())
         })
     }
 
-    fn cayley_backward(tape: &CayleyTape, free: &Tensor, cotangent: Tensor) -> [Tensor; 2] {
+    fn cayley_backward(tape: &CayleyTape, free: &Flat, cotangent: Flat) -> [Flat; 2] {
         match tape {
             Typed::F32(tape) => cayley_gradients(tape, free, &cotangent),
             Typed::F64(tape) => cayley_gradients(tape, free, &cotangent),
         }
     }
 
-    fn adam_step(
-        parameters: Tensor,
-        gradient: Tensor,
-        moments: [Tensor; 2],
-        step: adam::Step,
-    ) -> [Tensor; 3] {
+    fn adam_step([parameters, gradient, first, second]: [Flat; 4], step: adam::Step) -> [Flat; 3] {
         // In place where nobody else holds the numbers, which is the rule in a training loop.
-        let [first, second] = moments;
         let mut tensors =
             [parameters, first, second].map(|t| if t.is_contiguous() { t } else { t.to_contiguous() });
         in_precision!(gradient, T => {
@@ -279,20 +328,10 @@ impl CertifiedKernels for Flex {
     }
 }
 
-impl CertifiedBackend for Flex {
-    fn monlip(x: Tensor, phi: Tensor, bounds: Tensor, bias: Tensor, layout: &Arc<Layout>) -> Tensor {
-        Self::monlip_forward([&x, &phi, &bounds, &bias], layout).0
-    }
-
-    fn cayley(free: Tensor, gain: Tensor) -> Tensor {
-        Self::cayley_forward(&free, &gain).0
-    }
-}
-
 #[derive(Debug)]
 struct MonLipNode;
 
-impl<B: CertifiedKernels> Backward<B, 4> for MonLipNode {
+impl<B: Kernels> Backward<B, 4> for MonLipNode {
     type State = (B::MonLipTape, FloatTensor<B>, Arc<Layout>);
 
     fn backward(self, ops: Ops<Self::State, 4>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -310,7 +349,7 @@ impl<B: CertifiedKernels> Backward<B, 4> for MonLipNode {
 #[derive(Debug)]
 struct CayleyNode;
 
-impl<B: CertifiedKernels> Backward<B, 2> for CayleyNode {
+impl<B: Kernels> Backward<B, 2> for CayleyNode {
     type State = (B::CayleyTape, FloatTensor<B>);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -325,42 +364,41 @@ impl<B: CertifiedKernels> Backward<B, 2> for CayleyNode {
     }
 }
 
-impl<B: CertifiedKernels, C: CheckpointStrategy> CertifiedBackend for Autodiff<B, C> {
-    fn monlip(
-        x: FloatTensor<Self>,
-        phi: FloatTensor<Self>,
-        bounds: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        layout: &Arc<Layout>,
-    ) -> FloatTensor<Self> {
-        let nodes = [
-            x.node.clone(),
-            phi.node.clone(),
-            bounds.node.clone(),
-            bias.node.clone(),
-        ];
-        let (y, tape) = B::monlip_forward(
-            [&x.primitive, &phi.primitive, &bounds.primitive, &bias.primitive],
-            layout,
-        );
-        match Backward::<B, 4>::prepare::<C>(MonLipNode, nodes)
-            .compute_bound()
-            .stateful()
-        {
-            OpsKind::Tracked(prep) => prep.finish((tape, phi.primitive, layout.clone()), y),
-            OpsKind::UnTracked(prep) => prep.finish(y),
-        }
+/// A monotone layer as one node of the graph.
+fn monlip_node<B: Kernels, C: CheckpointStrategy>(
+    [x, phi, bounds, bias]: [FloatTensor<Autodiff<B, C>>; 4],
+    layout: &Arc<Layout>,
+) -> FloatTensor<Autodiff<B, C>> {
+    let nodes = [
+        x.node.clone(),
+        phi.node.clone(),
+        bounds.node.clone(),
+        bias.node.clone(),
+    ];
+    let (y, tape) = B::monlip_forward(
+        [&x.primitive, &phi.primitive, &bounds.primitive, &bias.primitive],
+        layout,
+    );
+    match Backward::<B, 4>::prepare::<C>(MonLipNode, nodes)
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(prep) => prep.finish((tape, phi.primitive, layout.clone()), y),
+        OpsKind::UnTracked(prep) => prep.finish(y),
     }
+}
 
-    fn cayley(free: FloatTensor<Self>, gain: FloatTensor<Self>) -> FloatTensor<Self> {
-        let nodes = [free.node.clone(), gain.node.clone()];
-        let (j, tape) = B::cayley_forward(&free.primitive, &gain.primitive);
-        match Backward::<B, 2>::prepare::<C>(CayleyNode, nodes)
-            .compute_bound()
-            .stateful()
-        {
-            OpsKind::Tracked(prep) => prep.finish((tape, free.primitive), j),
-            OpsKind::UnTracked(prep) => prep.finish(j),
-        }
+/// A Cayley transform as one node of the graph.
+fn cayley_node<B: Kernels, C: CheckpointStrategy>(
+    [free, gain]: [FloatTensor<Autodiff<B, C>>; 2],
+) -> FloatTensor<Autodiff<B, C>> {
+    let nodes = [free.node.clone(), gain.node.clone()];
+    let (j, tape) = B::cayley_forward(&free.primitive, &gain.primitive);
+    match Backward::<B, 2>::prepare::<C>(CayleyNode, nodes)
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(prep) => prep.finish((tape, free.primitive), j),
+        OpsKind::UnTracked(prep) => prep.finish(j),
     }
 }

@@ -11,7 +11,6 @@ use burn::tensor::{DType, Tensor, TensorData};
 use crate::bounds::vector;
 use crate::error::{Error, Result};
 use crate::modules::{BiLipNet, BiLipNetConfig};
-use crate::ops::CertifiedBackend;
 
 /// A small multilayer perceptron of p: ReLU between its layers, none after the last.
 #[derive(Module, Debug)]
@@ -164,7 +163,7 @@ impl<B: Backend> PartialBiLipNet<B> {
     }
 }
 
-impl<B: CertifiedBackend> PartialBiLipNet<B> {
+impl<B: Backend> PartialBiLipNet<B> {
     /// `G(x; p)`.
     ///
     /// # Shapes
@@ -214,7 +213,7 @@ impl<B: Backend> PartialPlNet<B> {
     }
 }
 
-impl<B: CertifiedBackend> PartialPlNet<B> {
+impl<B: Backend> PartialPlNet<B> {
     /// `½‖G(x; p)‖² + c`.
     ///
     /// # Shapes

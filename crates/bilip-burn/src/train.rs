@@ -18,7 +18,6 @@ use crate::checkpoint::Checkpoints;
 use crate::data::{Table, shuffled};
 use crate::error::{Error, Result};
 use crate::modules::{BiLipNet, MonLip, PlNet};
-use crate::ops::{CertifiedBackend, CertifiedKernels};
 use crate::partial::{PartialBiLipNet, PartialPlNet};
 use crate::schedule::Schedule;
 
@@ -36,7 +35,7 @@ pub trait Predict<B: Backend> {
     fn columns(&self) -> (Option<usize>, usize, Option<usize>);
 }
 
-impl<B: CertifiedBackend> Predict<B> for MonLip<B> {
+impl<B: Backend> Predict<B> for MonLip<B> {
     fn predict(&self, x: Tensor<B, 2>, _: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
         self.forward(x)
     }
@@ -50,7 +49,7 @@ impl<B: CertifiedBackend> Predict<B> for MonLip<B> {
     }
 }
 
-impl<B: CertifiedBackend> Predict<B> for BiLipNet<B> {
+impl<B: Backend> Predict<B> for BiLipNet<B> {
     fn predict(&self, x: Tensor<B, 2>, _: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
         self.forward(x)
     }
@@ -64,7 +63,7 @@ impl<B: CertifiedBackend> Predict<B> for BiLipNet<B> {
     }
 }
 
-impl<B: CertifiedBackend> Predict<B> for PlNet<B> {
+impl<B: Backend> Predict<B> for PlNet<B> {
     fn predict(&self, x: Tensor<B, 2>, _: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
         self.forward(x).unsqueeze_dim(1)
     }
@@ -78,7 +77,7 @@ impl<B: CertifiedBackend> Predict<B> for PlNet<B> {
     }
 }
 
-impl<B: CertifiedBackend> Predict<B> for PartialBiLipNet<B> {
+impl<B: Backend> Predict<B> for PartialBiLipNet<B> {
     fn predict(&self, x: Tensor<B, 2>, p: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
         let p =
             p.unwrap_or_else(|| Tensor::zeros([x.dims()[0], self.parameters()], (&x.device(), x.dtype())));
@@ -94,7 +93,7 @@ impl<B: CertifiedBackend> Predict<B> for PartialBiLipNet<B> {
     }
 }
 
-impl<B: CertifiedBackend> Predict<B> for PartialPlNet<B> {
+impl<B: Backend> Predict<B> for PartialPlNet<B> {
     fn predict(&self, x: Tensor<B, 2>, p: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
         let p = p.unwrap_or_else(|| {
             Tensor::zeros([x.dims()[0], self.net().parameters()], (&x.device(), x.dtype()))
@@ -269,8 +268,7 @@ pub fn train<B, M>(
     config: &TrainConfig,
 ) -> Result<Trained<M>>
 where
-    B: AutodiffBackend + CertifiedBackend,
-    B::InnerBackend: CertifiedBackend + CertifiedKernels,
+    B: AutodiffBackend,
     M: AutodiffModule<B> + Predict<B>,
     M::InnerModule: Predict<B::InnerBackend>,
 {
