@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod adam;
+mod baselines;
 mod bounds;
 mod checkpoint;
 pub mod data;
@@ -8,19 +9,30 @@ mod error;
 #[cfg(test)]
 mod golden;
 mod kernel;
+mod mlp;
 mod modules;
+mod network;
 mod ops;
 mod partial;
 mod portable;
+mod potential;
+mod predict;
 mod schedule;
+mod spectral;
 mod train;
 
 pub use adam::{Adam, AdamState};
+pub use baselines::{Branch, Icnn, ResidualConfig, ResidualLayer, ResidualNet};
 pub use bounds::{BoundsMode, LayerBounds};
 pub use error::{Error, Result};
+pub use mlp::Mlp;
 pub use modules::{
-    BiLipNet, BiLipNetConfig, CayleyOrthogonal, HouseholderOrthogonal, MonLip, MonLipConfig, PlNet,
+    CayleyOrthogonal, HouseholderOrthogonal, MonLip, MonLipConfig, OrthogonalKind, OrthogonalLayer,
 };
-pub use partial::{BiasNetwork, PartialBiLipNet, PartialConfig, PartialPlNet};
+pub use network::{BiLipNet, BiLipNetConfig};
+pub use partial::{PartialBiLipNet, PartialConfig};
+pub use potential::{PartialPlNet, PlNet, Quadratic};
+pub use predict::Predict;
 pub use schedule::Schedule;
-pub use train::{Epoch, Loss, OptimizerKind, Predict, TrainConfig, Trained, train};
+pub use spectral::{Normalization, NormalizedLinear};
+pub use train::{Epoch, Loss, OptimizerKind, TrainConfig, Trained, train};

@@ -1,9 +1,9 @@
-//! The layers and networks as Burn modules.
+//! The layers as Burn modules.
 
 use std::sync::Arc;
 
 use bilip::faer::{Mat, MatRef};
-use bilip::{Activation, BiLipNetFree, Bounds, MonLipFree, Real, Rng, with_norm};
+use bilip::{Activation, Bounds, MonLipFree, Real, Rng, with_norm};
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
@@ -260,15 +260,11 @@ impl<B: Backend> CayleyOrthogonal<B> {
     /// # Shapes
     /// `[batch, n] → [batch, n]`
     pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        let y = self.rotate(x);
-        match &self.bias {
-            Some(bias) => y + bias.val().unsqueeze(),
-            None => y,
-        }
+        shifted(self.rotate(x), &self.bias)
     }
 
     /// `x Pᵀ`.
-    pub(crate) fn rotate(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+    fn rotate(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         x.matmul(ops::cayley(self.free.val(), self.gain.val()).transpose())
     }
 }
@@ -278,8 +274,8 @@ impl<B: Backend> CayleyOrthogonal<B> {
 pub struct HouseholderOrthogonal<B: Backend> {
     /// One vector a row, `[reflections, n]`.
     vectors: Param<Tensor<B, 2>>,
-    /// The bias q, `[n]`.
-    bias: Param<Tensor<B, 1>>,
+    /// The bias q, `[n]`; none in partial networks, which compute it.
+    bias: Option<Param<Tensor<B, 1>>>,
 }
 
 impl<B: Backend> HouseholderOrthogonal<B> {
@@ -297,7 +293,7 @@ impl<B: Backend> HouseholderOrthogonal<B> {
             TensorData::new(Rng::new(seed).normals(reflections * n), [reflections, n]).convert_dtype(dtype);
         Ok(HouseholderOrthogonal {
             vectors: Param::from_tensor(Tensor::from_data(data, (device, dtype))),
-            bias: Param::from_tensor(vector(vec![0.0; n], device, dtype)),
+            bias: Some(Param::from_tensor(vector(vec![0.0; n], device, dtype))),
         })
     }
 
@@ -306,6 +302,11 @@ impl<B: Backend> HouseholderOrthogonal<B> {
     /// # Shapes
     /// `[batch, n] → [batch, n]`
     pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        shifted(self.rotate(x), &self.bias)
+    }
+
+    /// `x Pᵀ`.
+    fn rotate(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let vectors = self.vectors.val();
         let [count, n] = vectors.dims();
         let mut x = x;
@@ -316,7 +317,7 @@ impl<B: Backend> HouseholderOrthogonal<B> {
             let along = x.clone().matmul(v.clone().transpose()) / square;
             x = x - along.matmul(v).mul_scalar(2.0);
         }
-        x + self.bias.val().unsqueeze()
+        x
     }
 
     /// The certified explicit layer.
@@ -326,196 +327,92 @@ impl<B: Backend> HouseholderOrthogonal<B> {
     pub fn freeze<T: Real>(&self) -> Result<bilip::Orthogonal<T>> {
         let [count, n] = self.vectors.val().dims();
         let values: Vec<f64> = self.vectors.val().to_data().iter::<f64>().collect();
-        let bias: Vec<f64> = self.bias.val().to_data().iter::<f64>().collect();
+        let bias = match &self.bias {
+            Some(bias) => bias.val().to_data().iter::<f64>().collect(),
+            None => vec![0.0; n],
+        };
         let vectors = MatRef::from_row_major_slice(&values, count, n);
         Ok(bilip::Orthogonal::from_householder(vectors, &bias)?)
     }
 }
 
-/// Settings of a [`BiLipNet`] and of the [`PlNet`] on top of one.
-#[derive(Clone, Debug)]
-pub struct BiLipNetConfig {
-    /// Number of monotone layers, K.
-    pub blocks: usize,
-    /// Every monotone layer, except for its bounds and seed: the bounds here are the whole network's, and the layers'
-    /// seeds follow from this one.
-    pub layer: MonLipConfig,
+/// How the orthogonal layers of a network are parameterised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrthogonalKind {
+    /// By Cayley transforms: every rotation without an eigenvalue −1.
+    Cayley,
+    /// By products of so many Householder reflections: cheaper when there are few, every orthogonal matrix with n.
+    Householder(usize),
 }
 
-impl BiLipNetConfig {
-    /// `blocks` monotone layers between orthogonal ones.
-    pub fn new(blocks: usize, layer: MonLipConfig) -> Self {
-        BiLipNetConfig { blocks, layer }
-    }
+/// An orthogonal layer of either kind.
+#[derive(Module, Debug)]
+pub enum OrthogonalLayer<B: Backend> {
+    /// A Cayley transform.
+    Cayley(CayleyOrthogonal<B>),
+    /// A product of Householder reflections.
+    Householder(HouseholderOrthogonal<B>),
+}
 
-    /// The network.
-    ///
-    /// # Errors
-    /// On sizes of zero and bounds out of range.
-    pub fn init<B: Backend>(&self, device: &B::Device) -> Result<BiLipNet<B>> {
-        self.build(device, true)
-    }
-
-    pub(crate) fn build<B: Backend>(&self, device: &B::Device, biased: bool) -> Result<BiLipNet<B>> {
-        if self.blocks == 0 {
-            return Err(Error::setting("blocks", self.blocks, "must be at least 1"));
-        }
-        self.layer.bounds.check()?;
-        let share = self.layer.bounds.share(self.blocks)?;
-        // Every part its own stream: seeds that differ in the high bits cannot meet for neighbouring networks.
-        let seed = |part: u64| self.layer.seed ^ (part << 48);
-        Ok(BiLipNet {
-            orthogonal: (0..=self.blocks)
-                .map(|k| {
-                    let layer = CayleyOrthogonal::new(
-                        self.layer.n,
-                        seed(2 * k as u64 + 1),
-                        device,
-                        self.layer.dtype,
-                    )?;
-                    Ok(if biased {
-                        layer
-                    } else {
-                        CayleyOrthogonal { bias: None, ..layer }
-                    })
-                })
-                .collect::<Result<_>>()?,
-            monotone: (0..self.blocks)
-                .map(|k| {
-                    let config = MonLipConfig {
-                        bounds: share,
-                        seed: seed(2 * k as u64 + 2),
-                        ..self.layer.clone()
-                    };
-                    if biased {
-                        config.init(device)
-                    } else {
-                        config.init_without_bias(device)
-                    }
-                })
-                .collect::<Result<_>>()?,
+impl<B: Backend> OrthogonalLayer<B> {
+    pub(crate) fn new(
+        kind: OrthogonalKind,
+        n: usize,
+        seed: u64,
+        device: &B::Device,
+        dtype: DType,
+        biased: bool,
+    ) -> Result<Self> {
+        Ok(match kind {
+            OrthogonalKind::Cayley => {
+                let mut layer = CayleyOrthogonal::new(n, seed, device, dtype)?;
+                layer.bias = layer.bias.filter(|_| biased);
+                OrthogonalLayer::Cayley(layer)
+            }
+            OrthogonalKind::Householder(reflections) => {
+                let mut layer = HouseholderOrthogonal::new(n, reflections, seed, device, dtype)?;
+                layer.bias = layer.bias.filter(|_| biased);
+                OrthogonalLayer::Householder(layer)
+            }
         })
     }
-}
 
-/// A bi-Lipschitz network `O_{K+1} ∘ F_K ∘ O_K ∘ ⋯ ∘ F_1 ∘ O_1` to be trained.
-#[derive(Module, Debug)]
-pub struct BiLipNet<B: Backend> {
-    pub(crate) orthogonal: Vec<CayleyOrthogonal<B>>,
-    pub(crate) monotone: Vec<MonLip<B>>,
-}
-
-impl<B: Backend> BiLipNet<B> {
     /// Number of inputs and outputs.
     pub fn dim(&self) -> usize {
-        self.orthogonal[0].free.val().dims()[0]
-    }
-
-    /// The offset 0 of a potential, on the device and in the precision of the network.
-    pub(crate) fn zero_offset(&self) -> Tensor<B, 1> {
-        let gain = self.orthogonal[0].gain.val();
-        vector(vec![0.0], &gain.device(), gain.dtype())
-    }
-
-    /// The bounds now: the products of the layers'.
-    ///
-    /// # Errors
-    /// When a learned bound has left the range of numbers.
-    pub fn bounds(&self) -> Result<Bounds> {
-        let (mut mu, mut nu) = (1.0, 1.0);
-        for layer in &self.monotone {
-            let b = layer.bounds()?;
-            mu *= b.mu();
-            nu *= b.nu();
+        match self {
+            OrthogonalLayer::Cayley(layer) => layer.free.val().dims()[1],
+            OrthogonalLayer::Householder(layer) => layer.vectors.val().dims()[1],
         }
-        Ok(Bounds::new(mu, nu)?)
     }
 
-    /// The free parameters in f64, as the core crate takes them.
-    ///
-    /// # Errors
-    /// When a learned bound has left the range of numbers.
-    pub fn free(&self) -> Result<BiLipNetFree> {
-        Ok(BiLipNetFree {
-            bounds: self.bounds()?,
-            orthogonal: self.orthogonal.iter().map(|l| l.free()).collect(),
-            monotone: self.monotone.iter().map(|l| l.free()).collect::<Result<_>>()?,
-        })
-    }
-
-    /// The certified explicit network: weights computed in f64 from the parameters, bounds proved.
-    ///
-    /// # Errors
-    /// When a parameter is not a finite number.
-    pub fn freeze<T: Real>(&self) -> Result<bilip::BiLipNet<T>> {
-        Ok(bilip::BiLipNet::from_free(&self.free()?)?)
-    }
-}
-
-impl<B: Backend> BiLipNet<B> {
-    /// `G(x)`.
+    /// `x Pᵀ + q`.
     ///
     /// # Shapes
     /// `[batch, n] → [batch, n]`
     pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        let mut x = x;
-        for (k, orthogonal) in self.orthogonal.iter().enumerate() {
-            x = orthogonal.forward(x);
-            if let Some(layer) = self.monotone.get(k) {
-                x = layer.forward(x);
-            }
-        }
-        x
-    }
-}
-
-/// A PL network `½‖G(x)‖² + c` to be trained.
-#[derive(Module, Debug)]
-pub struct PlNet<B: Backend> {
-    net: BiLipNet<B>,
-    /// c, `[1]`.
-    offset: Param<Tensor<B, 1>>,
-}
-
-impl<B: Backend> PlNet<B> {
-    /// A PL network with offset 0 on top of a network.
-    pub fn new(net: BiLipNet<B>) -> Self {
-        let offset = net.zero_offset();
-        PlNet {
-            net,
-            offset: Param::from_tensor(offset),
+        match self {
+            OrthogonalLayer::Cayley(layer) => layer.forward(x),
+            OrthogonalLayer::Householder(layer) => layer.forward(x),
         }
     }
 
-    /// The network G.
-    pub fn net(&self) -> &BiLipNet<B> {
-        &self.net
-    }
-
-    /// The certified explicit PL network.
+    /// The certified explicit layer.
     ///
     /// # Errors
-    /// When a parameter is not a finite number.
-    pub fn freeze<T: Real>(&self) -> Result<bilip::PlNet<T>> {
-        let offset = self.offset.val().to_data().iter::<f64>().next().unwrap_or(0.0);
-        Ok(bilip::PlNet::new(self.net.freeze()?, offset)?)
+    /// When a vector has become zero or a parameter is not a finite number.
+    pub fn freeze<T: Real>(&self) -> Result<bilip::Orthogonal<T>> {
+        match self {
+            OrthogonalLayer::Cayley(layer) => layer.freeze(),
+            OrthogonalLayer::Householder(layer) => layer.freeze(),
+        }
     }
 }
 
-impl<B: Backend> PlNet<B> {
-    /// `½‖G(x)‖² + c`.
-    ///
-    /// # Shapes
-    /// `[batch, n] → [batch]`
-    pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 1> {
-        potential(self.net.forward(x), self.offset.val())
+fn shifted<B: Backend>(y: Tensor<B, 2>, bias: &Option<Param<Tensor<B, 1>>>) -> Tensor<B, 2> {
+    match bias {
+        Some(bias) => y + bias.val().unsqueeze(),
+        None => y,
     }
-}
-
-/// `½‖g‖² + c` for every row. The sum of squares is differentiated, never a norm: no NaN at the minimum.
-pub(crate) fn potential<B: Backend>(g: Tensor<B, 2>, offset: Tensor<B, 1>) -> Tensor<B, 1> {
-    let half = (g.clone() * g).sum_dim(1).mul_scalar(0.5);
-    half.squeeze_dim::<1>(1) + offset
 }
 
 #[cfg(test)]
@@ -560,10 +457,26 @@ mod access {
         }
     }
 
-    impl<B: Backend> PlNet<B> {
-        pub(crate) fn with_offset(mut self, offset: Tensor<B, 1>) -> Self {
-            self.offset = Param::from_tensor(offset);
-            self
+    impl<B: Backend> OrthogonalLayer<B> {
+        pub(crate) fn with_parameters(
+            self,
+            free: Tensor<B, 2>,
+            gain: Tensor<B, 1>,
+            bias: Option<Tensor<B, 1>>,
+        ) -> Self {
+            match self {
+                OrthogonalLayer::Cayley(layer) => {
+                    OrthogonalLayer::Cayley(layer.with_parameters(free, gain, bias))
+                }
+                OrthogonalLayer::Householder(_) => panic!("not a Cayley layer"),
+            }
+        }
+
+        pub(crate) fn parameters(&self) -> CayleyParameters<B> {
+            match self {
+                OrthogonalLayer::Cayley(layer) => layer.parameters(),
+                OrthogonalLayer::Householder(_) => panic!("not a Cayley layer"),
+            }
         }
     }
 }

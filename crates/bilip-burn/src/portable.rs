@@ -68,7 +68,7 @@ pub(crate) fn cayley<B: Backend>(free: Tensor<B, 2>, gain: Tensor<B, 1>) -> Tens
 }
 
 /// `σ(v)`.
-fn activate<B: Backend>(activation: Activation, v: Tensor<B, 2>) -> Tensor<B, 2> {
+pub(crate) fn activate<B: Backend>(activation: Activation, v: Tensor<B, 2>) -> Tensor<B, 2> {
     match activation {
         Activation::Relu => relu(v),
         Activation::LeakyRelu(slope) => leaky_relu(v, slope.get()),
@@ -90,7 +90,7 @@ pub(crate) fn monlip<B: Backend>(
     layout: &Arc<Layout>,
 ) -> Tensor<B, 2> {
     let (n, m) = (layout.n, layout.hidden());
-    let part = |range: std::ops::Range<usize>| phi.clone().slice([range]);
+    let part = |range: std::ops::Range<usize>| phi.clone().slice(range);
     let one = |at: usize| part(at..at + 1);
     let free_q = part(layout.fq.clone()).reshape([layout.extra + m, n]);
     let q = if layout.extra + m < n {
@@ -98,8 +98,8 @@ pub(crate) fn monlip<B: Backend>(
     } else {
         cayley(free_q, one(layout.gain_q)).slice([layout.extra..layout.extra + m, 0..n])
     };
-    let mu = bounds.clone().slice([0..1]).unsqueeze::<2>();
-    let gain_in = bounds.slice([1..2]).mul_scalar(2.0).sqrt().unsqueeze::<2>();
+    let mu = bounds.clone().slice(0..1).unsqueeze::<2>();
+    let gain_in = bounds.slice(1..2).mul_scalar(2.0).sqrt().unsqueeze::<2>();
     let mut y = x.clone() * mu + part(layout.output_bias.clone()).unsqueeze();
     let [bias_rows, _] = bias.dims();
     let mut before: Option<Before<B>> = None;

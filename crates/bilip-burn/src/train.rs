@@ -1,7 +1,8 @@
 //! The training loop: mini-batches, schedule, validation, checkpoints, so that nobody has to write one.
 
-use std::path::PathBuf;
-use std::time::Instant;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use bilip::{Bounds, Rng};
 use burn::grad_clipping::GradientClippingConfig;
@@ -17,98 +18,8 @@ use crate::adam::Adam;
 use crate::checkpoint::Checkpoints;
 use crate::data::{Table, shuffled};
 use crate::error::{Error, Result};
-use crate::modules::{BiLipNet, MonLip, PlNet};
-use crate::partial::{PartialBiLipNet, PartialPlNet};
+use crate::predict::Predict;
 use crate::schedule::Schedule;
-
-/// A model that predicts targets from inputs and, if it is partial, parameters.
-pub trait Predict<B: Backend> {
-    /// Predictions, `[batch, n]` (and `[batch, p]`) `→ [batch, t]`.
-    fn predict(&self, x: Tensor<B, 2>, p: Option<Tensor<B, 2>>) -> Tensor<B, 2>;
-
-    /// The model's bounds, where it has any: shown while training.
-    fn current_bounds(&self) -> Option<Bounds> {
-        None
-    }
-
-    /// Columns of inputs, parameters and targets that the model takes; `None` where any number will do.
-    fn columns(&self) -> (Option<usize>, usize, Option<usize>);
-}
-
-impl<B: Backend> Predict<B> for MonLip<B> {
-    fn predict(&self, x: Tensor<B, 2>, _: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
-        self.forward(x)
-    }
-
-    fn current_bounds(&self) -> Option<Bounds> {
-        self.bounds().ok()
-    }
-
-    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
-        (Some(self.dim()), 0, Some(self.dim()))
-    }
-}
-
-impl<B: Backend> Predict<B> for BiLipNet<B> {
-    fn predict(&self, x: Tensor<B, 2>, _: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
-        self.forward(x)
-    }
-
-    fn current_bounds(&self) -> Option<Bounds> {
-        self.bounds().ok()
-    }
-
-    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
-        (Some(self.dim()), 0, Some(self.dim()))
-    }
-}
-
-impl<B: Backend> Predict<B> for PlNet<B> {
-    fn predict(&self, x: Tensor<B, 2>, _: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
-        self.forward(x).unsqueeze_dim(1)
-    }
-
-    fn current_bounds(&self) -> Option<Bounds> {
-        self.net().bounds().ok()
-    }
-
-    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
-        (Some(self.net().dim()), 0, Some(1))
-    }
-}
-
-impl<B: Backend> Predict<B> for PartialBiLipNet<B> {
-    fn predict(&self, x: Tensor<B, 2>, p: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
-        let p =
-            p.unwrap_or_else(|| Tensor::zeros([x.dims()[0], self.parameters()], (&x.device(), x.dtype())));
-        self.forward(x, p)
-    }
-
-    fn current_bounds(&self) -> Option<Bounds> {
-        self.bounds().ok()
-    }
-
-    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
-        (Some(self.net.dim()), self.parameters(), Some(self.net.dim()))
-    }
-}
-
-impl<B: Backend> Predict<B> for PartialPlNet<B> {
-    fn predict(&self, x: Tensor<B, 2>, p: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
-        let p = p.unwrap_or_else(|| {
-            Tensor::zeros([x.dims()[0], self.net().parameters()], (&x.device(), x.dtype()))
-        });
-        self.forward(x, p).unsqueeze_dim(1)
-    }
-
-    fn current_bounds(&self) -> Option<Bounds> {
-        self.net().bounds().ok()
-    }
-
-    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
-        (Some(self.net().net.dim()), self.net().parameters(), Some(1))
-    }
-}
 
 /// What is minimised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +57,7 @@ pub enum OptimizerKind {
 /// | `clip` | none | largest norm of a parameter's gradient |
 /// | `checkpoints` | none | folder of checkpoints; a run found there is resumed |
 /// | `checkpoint_every` | 10 | epochs between checkpoints |
+/// | `metrics` | none | file of the epochs' figures, CSV or, by its name, JSON |
 /// | `progress` | false | a bar with loss, bounds, step time and time left, on a terminal |
 #[derive(Clone, Debug)]
 pub struct TrainConfig {
@@ -171,6 +83,8 @@ pub struct TrainConfig {
     pub checkpoints: Option<PathBuf>,
     /// Epochs between checkpoints.
     pub checkpoint_every: usize,
+    /// Where the figures of every epoch are written, as a CSV table or, if the name ends in `.json`, as JSON.
+    pub metrics: Option<PathBuf>,
     /// Whether to show a progress bar.
     pub progress: bool,
 }
@@ -189,6 +103,7 @@ impl Default for TrainConfig {
             clip: None,
             checkpoints: None,
             checkpoint_every: 10,
+            metrics: None,
             progress: false,
         }
     }
@@ -227,21 +142,46 @@ pub struct Trained<M> {
 impl<M> Trained<M> {
     /// The history as a CSV table.
     pub fn csv(&self) -> String {
-        let mut text = String::from("epoch,train_loss,validation_loss,rate,mu,nu\n");
-        for e in &self.history {
-            let number = |v: Option<f64>| v.map_or(String::new(), |v| v.to_string());
-            text += &format!(
-                "{},{},{},{},{},{}\n",
-                e.epoch,
-                e.train_loss,
-                number(e.validation_loss),
-                e.rate,
-                number(e.bounds.map(|b| b.mu())),
-                number(e.bounds.map(|b| b.nu()))
-            );
-        }
-        text
+        csv(&self.history)
     }
+}
+
+fn csv(history: &[Epoch]) -> String {
+    let mut text = String::from("epoch,train_loss,validation_loss,rate,mu,nu\n");
+    for e in history {
+        let number = |v: Option<f64>| v.map_or(String::new(), |v| v.to_string());
+        text += &format!(
+            "{},{},{},{},{},{}\n",
+            e.epoch,
+            e.train_loss,
+            number(e.validation_loss),
+            e.rate,
+            number(e.bounds.map(|b| b.mu())),
+            number(e.bounds.map(|b| b.nu()))
+        );
+    }
+    text
+}
+
+/// Writes the history beside the file of that name and moves it there, so that there is always a whole one.
+fn write_metrics(path: &Path, history: &[Epoch]) -> Result<()> {
+    let io = |source| Error::Io {
+        path: path.display().to_string(),
+        source,
+    };
+    let text = if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json")) {
+        serde_json::to_string_pretty(history).map_err(|e| io(e.into()))? + "\n"
+    } else {
+        csv(history)
+    };
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
+    file.write_all(text.as_bytes()).map_err(io)?;
+    file.persist(path).map_err(|e| io(e.error))?;
+    Ok(())
 }
 
 /// What a checkpoint remembers besides the records. Batches are drawn from the seed and the epoch alone, so there is
@@ -389,6 +329,11 @@ where
         indicatif::ProgressBar::hidden()
     };
     bar.set_position(state.history.len() as u64);
+    let mut metrics_clock = Instant::now();
+    if let Some(path) = &config.metrics {
+        // A place that cannot be written is better known before the work than after it.
+        write_metrics(path, &state.history)?;
+    }
     let mut stopped_early = config.patience.is_some_and(|p| state.since_best >= p);
     while state.history.len() < config.epochs && !stopped_early {
         let epoch = state.history.len();
@@ -413,7 +358,7 @@ where
             }
             sum += number * rows.len() as f64;
             let gradients = GradientsParams::from_grads(value.backward(), &model);
-            model = optimizer.step(rate, model, gradients);
+            model = optimizer.step(rate, model, gradients).settle();
         }
         let validation_loss = validation.map(|table| evaluate(&model.valid(), table, config.loss, &device));
         if let Some(v) = validation_loss {
@@ -445,6 +390,12 @@ where
         bar.inc(1);
         stopped_early = config.patience.is_some_and(|p| state.since_best >= p);
         let last = state.history.len() == config.epochs || stopped_early;
+        if let Some(path) = &config.metrics
+            && (last || metrics_clock.elapsed() > Duration::from_secs(1))
+        {
+            write_metrics(path, &state.history)?;
+            metrics_clock = Instant::now();
+        }
         if let Some(checkpoints) = &checkpoints
             && (last || state.history.len().is_multiple_of(config.checkpoint_every))
         {

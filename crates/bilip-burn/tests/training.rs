@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bilip::{Bounds, Rng};
 use bilip_burn::{
-    Adam, BiLipNetConfig, BoundsMode, Error, Loss, MonLipConfig, OptimizerKind, PartialConfig, PartialPlNet,
-    PlNet, Schedule, TrainConfig, Trained, data, train,
+    Adam, BiLipNetConfig, BoundsMode, Epoch, Error, Loss, MonLipConfig, OptimizerKind, OrthogonalKind,
+    PartialConfig, PartialPlNet, PlNet, Schedule, TrainConfig, Trained, data, train,
 };
 use burn::backend::{Autodiff, Flex};
 use burn::module::{Module, ModuleVisitor, Param};
@@ -340,4 +340,62 @@ fn bad_settings_and_divergence_are_errors_that_say_so() {
             .init::<Flex>(&Default::default())
             .is_err()
     );
+}
+
+#[test]
+fn a_known_minimiser_stays_where_it_is() {
+    let device = Default::default();
+    let config = BiLipNetConfig {
+        orthogonal: OrthogonalKind::Householder(2),
+        ..BiLipNetConfig::new(2, MonLipConfig::new(2, &[12, 12], BoundsMode::Distortion(30.0)))
+    };
+    let x0 = vec![1.0, 1.0];
+    let model = PlNet::with_minimizer(config.init::<B>(&device).unwrap(), x0.clone()).unwrap();
+    let table = data::on_rectangle(data::rosenbrock, 200, &mut Rng::new(1)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let metrics = folder.path().join("run.json");
+    let settings = TrainConfig {
+        epochs: 10,
+        metrics: Some(metrics.clone()),
+        ..settings(None)
+    };
+    let run = train::<B, _>(model, &table, None, &settings).unwrap();
+    assert!(run.history[9].train_loss < run.history[0].train_loss);
+    let frozen = run.model.freeze::<f64>().unwrap();
+    assert!(frozen.verify().holds());
+    let minimum = frozen.minimize(&Default::default()).unwrap();
+    assert_eq!(minimum.x, x0);
+    // The frozen network is the module, Householder layers and shift included.
+    let x = [0.3, -0.7, 1.0, 1.0];
+    let module = run
+        .model
+        .forward(Tensor::from_data([[0.3, -0.7], [1.0, 1.0]], &device));
+    let module: Vec<f64> = module.to_data().iter::<f64>().collect();
+    for (a, b) in frozen.value(&x).unwrap().iter().zip(&module) {
+        assert!((a - b).abs() < 1e-5 * (1.0 + a.abs()), "{a} against {b}");
+    }
+    // The figures of all epochs are on disk, as JSON by the file's name.
+    let written: Vec<Epoch> = serde_json::from_slice(&std::fs::read(metrics).unwrap()).unwrap();
+    assert_eq!(written, run.history);
+    let wrong = BiLipNetConfig::new(1, MonLipConfig::new(2, &[4], BoundsMode::Distortion(2.0)));
+    assert!(PlNet::with_minimizer(wrong.init::<B>(&device).unwrap(), vec![1.0]).is_err());
+}
+
+#[test]
+fn metrics_are_a_table_and_a_place_that_cannot_be_written_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = data::on_rectangle(data::rosenbrock, 50, &mut Rng::new(1)).unwrap();
+    let with = |path: std::path::PathBuf| TrainConfig {
+        epochs: 3,
+        metrics: Some(path),
+        ..settings(None)
+    };
+    let path = folder.path().join("run.csv");
+    let run = train::<B, _>(model(1), &table, None, &with(path.clone())).unwrap();
+    let text = std::fs::read_to_string(path).unwrap();
+    assert_eq!(text, run.csv());
+    assert_eq!(text.lines().count(), 4);
+    let nowhere = folder.path().join("no such folder").join("run.csv");
+    let error = train::<B, _>(model(1), &table, None, &with(nowhere)).unwrap_err();
+    assert!(error.to_string().contains("no such folder"), "{error}");
 }

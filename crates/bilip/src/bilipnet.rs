@@ -59,10 +59,23 @@ impl<T: Real> BiLipNet<T> {
             .iter()
             .map(|(f, b)| Orthogonal::<T>::from_free(f.as_ref(), b))
             .collect::<Result<Vec<_>>>()?;
-        let shares: Vec<Bounds> = free.monotone.iter().map(|m| m.bounds).collect();
-        let inner = inner_bounds(&orthogonal, &shares, free.bounds)?;
-        let monotone = free
-            .monotone
+        Self::with_orthogonal(orthogonal, &free.monotone, free.bounds)
+    }
+
+    /// As [`from_free`](Self::from_free), with orthogonal layers that are explicit already, such as products of
+    /// Householder reflections.
+    ///
+    /// # Errors
+    /// As [`from_free`](Self::from_free).
+    pub fn with_orthogonal(
+        orthogonal: Vec<Orthogonal<T>>,
+        monotone: &[MonLipFree],
+        bounds: Bounds,
+    ) -> Result<Self> {
+        check_count(orthogonal.len(), monotone.len())?;
+        let shares: Vec<Bounds> = monotone.iter().map(|m| m.bounds).collect();
+        let inner = inner_bounds(&orthogonal, &shares, bounds)?;
+        let monotone = monotone
             .iter()
             .zip(inner)
             .map(|(layer, bounds)| {
@@ -72,7 +85,7 @@ impl<T: Real> BiLipNet<T> {
                 })
             })
             .collect::<Result<Vec<_>>>()?;
-        Self::with_claim(orthogonal, monotone, free.bounds)
+        Self::with_claim(orthogonal, monotone, bounds)
     }
 
     /// A network from layers, claiming the bounds that their certificates prove.

@@ -26,6 +26,7 @@ pub use activation::{Activation, Slope};
 pub use bilipnet::{BiLipNet, BiLipNetFree};
 pub use bounds::Bounds;
 pub use cayley::{cayley, householder, inverse_cayley, with_norm};
+pub use certificate::psd::norm2_upper as spectral_norm_bound;
 pub use certificate::{Certificate, LayerCertificate, LayerKind};
 pub use error::{Error, Result};
 pub use estimate::{Estimate, local_lipschitz, measured_slopes};

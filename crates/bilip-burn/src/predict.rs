@@ -1,0 +1,86 @@
+//! What the training loop asks of a model.
+
+use bilip::Bounds;
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+
+use crate::mlp::Mlp;
+use crate::modules::MonLip;
+use crate::network::BiLipNet;
+use crate::partial::PartialBiLipNet;
+
+/// A model that predicts targets from inputs and, if it is partial, parameters.
+pub trait Predict<B: Backend> {
+    /// Predictions, `[batch, n]` (and `[batch, p]`) `→ [batch, t]`.
+    fn predict(&self, x: Tensor<B, 2>, p: Option<Tensor<B, 2>>) -> Tensor<B, 2>;
+
+    /// The bounds that the model claims, where it claims any: shown while training.
+    fn current_bounds(&self) -> Option<Bounds> {
+        None
+    }
+
+    /// Columns of inputs, parameters and targets that the model takes; `None` where any number will do.
+    fn columns(&self) -> (Option<usize>, usize, Option<usize>);
+
+    /// The model after an optimiser step, with what it carries along besides parameters brought up to date.
+    fn settle(self) -> Self
+    where
+        Self: Sized,
+    {
+        self
+    }
+}
+
+impl<B: Backend> Predict<B> for MonLip<B> {
+    fn predict(&self, x: Tensor<B, 2>, _: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
+        self.forward(x)
+    }
+
+    fn current_bounds(&self) -> Option<Bounds> {
+        self.bounds().ok()
+    }
+
+    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
+        (Some(self.dim()), 0, Some(self.dim()))
+    }
+}
+
+impl<B: Backend> Predict<B> for BiLipNet<B> {
+    fn predict(&self, x: Tensor<B, 2>, _: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
+        self.forward(x)
+    }
+
+    fn current_bounds(&self) -> Option<Bounds> {
+        self.bounds().ok()
+    }
+
+    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
+        (Some(self.dim()), 0, Some(self.dim()))
+    }
+}
+
+impl<B: Backend> Predict<B> for PartialBiLipNet<B> {
+    fn predict(&self, x: Tensor<B, 2>, p: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
+        let p =
+            p.unwrap_or_else(|| Tensor::zeros([x.dims()[0], self.parameters()], (&x.device(), x.dtype())));
+        self.forward(x, p)
+    }
+
+    fn current_bounds(&self) -> Option<Bounds> {
+        self.bounds().ok()
+    }
+
+    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
+        (Some(self.net.dim()), self.parameters(), Some(self.net.dim()))
+    }
+}
+
+impl<B: Backend> Predict<B> for Mlp<B> {
+    fn predict(&self, x: Tensor<B, 2>, _: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
+        self.forward(x)
+    }
+
+    fn columns(&self) -> (Option<usize>, usize, Option<usize>) {
+        (Some(self.inputs()), 0, Some(self.outputs()))
+    }
+}
