@@ -8,6 +8,7 @@ use crate::map::{BiLipschitz, LayerRef, sealed};
 use crate::monlip::{MonLip, MonLipFree};
 use crate::orthogonal::Orthogonal;
 use crate::real::Real;
+use crate::scaling::Scaling;
 
 /// A network `Rⁿ → Rⁿ` with proved bounds `μ‖Δx‖ ≤ ‖ΔG‖ ≤ ν‖Δx‖`.
 ///
@@ -16,6 +17,8 @@ use crate::real::Real;
 pub struct BiLipNet<T> {
     orthogonal: Vec<Orthogonal<T>>,
     monotone: Vec<MonLip<T>>,
+    input: Option<Scaling<T>>,
+    output: Option<Scaling<T>>,
     claim: Bounds,
 }
 
@@ -124,6 +127,8 @@ impl<T: Real> BiLipNet<T> {
         let net = BiLipNet {
             orthogonal,
             monotone,
+            input: None,
+            output: None,
             claim,
         };
         // Every layer is proved; their product must be a pair of numbers too.
@@ -135,6 +140,49 @@ impl<T: Real> BiLipNet<T> {
     pub(crate) fn proved_mu(&self) -> f64 {
         let product = Bounds::product(self.layers().iter().map(|layer| layer.bounds()));
         product.map_or(self.claim.mu(), |bounds| bounds.mu())
+    }
+
+    /// The same network in other variables: `output ∘ G ∘ input`, with the bounds that this gives it.
+    ///
+    /// # Errors
+    /// When a scaling has another dimension, there is one already, or the bounds leave their range.
+    pub fn with_scalings(self, input: Option<Scaling<T>>, output: Option<Scaling<T>>) -> Result<Self> {
+        if self.input.is_some() || self.output.is_some() {
+            return Err(Error::setting(
+                "scaling",
+                "a second one",
+                "the network has one already",
+            ));
+        }
+        let mut claim = self.claim;
+        for scaling in [&input, &output].into_iter().flatten() {
+            if scaling.dim() != self.dim() {
+                return Err(Error::shape("scaling", self.dim(), scaling.dim()));
+            }
+            // Powers of two: the product is exact.
+            claim = claim.compose(&scaling.bounds())?;
+        }
+        Ok(BiLipNet {
+            input,
+            output,
+            claim,
+            ..self
+        })
+    }
+
+    /// The same network with another claim, proved or not.
+    pub(crate) fn claiming(self, claim: Bounds) -> Self {
+        BiLipNet { claim, ..self }
+    }
+
+    /// The change of variables before the first layer.
+    pub fn input(&self) -> Option<&Scaling<T>> {
+        self.input.as_ref()
+    }
+
+    /// The change of variables after the last layer.
+    pub fn output(&self) -> Option<&Scaling<T>> {
+        self.output.as_ref()
     }
 
     /// The K+1 orthogonal layers.
@@ -152,6 +200,8 @@ impl<T: Real> BiLipNet<T> {
         BiLipNet {
             orthogonal: self.orthogonal.iter().map(|l| l.to_f64()).collect(),
             monotone: self.monotone.iter().map(|l| l.to_f64()).collect(),
+            input: self.input.as_ref().map(|l| l.to_f64()),
+            output: self.output.as_ref().map(|l| l.to_f64()),
             claim: self.claim,
         }
     }
@@ -171,6 +221,8 @@ impl<T: Real> BiLipNet<T> {
                 .zip(hidden)
                 .map(|(layer, bias)| layer.with_hidden_bias(bias))
                 .collect::<Result<_>>()?,
+            input: self.input.clone(),
+            output: self.output.clone(),
             claim: self.claim,
         })
     }
@@ -197,11 +249,13 @@ impl<T: Real> BiLipschitz<T> for BiLipNet<T> {
     }
 
     fn layers(&self) -> Vec<LayerRef<'_, T>> {
-        let mut layers = Vec::with_capacity(self.orthogonal.len() + self.monotone.len());
+        let mut layers = Vec::with_capacity(self.orthogonal.len() + self.monotone.len() + 2);
+        layers.extend(self.input.as_ref().map(LayerRef::Scaling));
         for (k, orthogonal) in self.orthogonal.iter().enumerate() {
             layers.push(LayerRef::Orthogonal(orthogonal));
             layers.extend(self.monotone.get(k).map(LayerRef::MonLip));
         }
+        layers.extend(self.output.as_ref().map(LayerRef::Scaling));
         layers
     }
 }

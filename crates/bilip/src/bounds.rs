@@ -128,7 +128,14 @@ impl Bounds {
     /// # Errors
     /// When a product leaves the range of `f64`.
     pub fn compose(&self, other: &Bounds) -> Result<Bounds> {
-        Bounds::new((self.mu * other.mu).next_down(), (self.nu * other.nu).next_up())
+        // A fused multiply-add gives the error of the product exactly: outwards only where there is one.
+        let product = |a: f64, b: f64| (a * b, a.mul_add(b, -(a * b)));
+        let (mu, below) = product(self.mu, other.mu);
+        let (nu, above) = product(self.nu, other.nu);
+        Bounds::new(
+            if below < 0.0 { mu.next_down() } else { mu },
+            if above > 0.0 { nu.next_up() } else { nu },
+        )
     }
 
     /// Bounds of a sequence of maps applied after one another; those of a single map are its own.

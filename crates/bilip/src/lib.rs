@@ -21,6 +21,7 @@ mod plnet;
 mod random;
 mod real;
 mod rounding;
+mod scaling;
 
 pub use activation::{Activation, Slope};
 pub use bilipnet::{BiLipNet, BiLipNetFree};
@@ -46,3 +47,4 @@ pub use partial::{PartialBiLipNet, PartialPlNet};
 pub use plnet::PlNet;
 pub use random::Rng;
 pub use real::{Precision, Real};
+pub use scaling::Scaling;

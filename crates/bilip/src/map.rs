@@ -13,6 +13,7 @@ use crate::monlip::{Buffers, MonLip};
 use crate::orthogonal::Orthogonal;
 use crate::parallel;
 use crate::real::Real;
+use crate::scaling::Scaling;
 
 pub(crate) mod sealed {
     pub trait Sealed {}
@@ -26,6 +27,8 @@ pub enum LayerRef<'a, T> {
     Orthogonal(&'a Orthogonal<T>),
     /// A monotone and Lipschitz layer.
     MonLip(&'a MonLip<T>),
+    /// A change of variables.
+    Scaling(&'a Scaling<T>),
 }
 
 impl<'a, T: Real> LayerRef<'a, T> {
@@ -33,6 +36,7 @@ impl<'a, T: Real> LayerRef<'a, T> {
         match self {
             LayerRef::Orthogonal(layer) => layer.bias(),
             LayerRef::MonLip(layer) => layer.hidden_bias(),
+            LayerRef::Scaling(layer) => layer.shift(),
         }
     }
 
@@ -40,12 +44,13 @@ impl<'a, T: Real> LayerRef<'a, T> {
         match self {
             LayerRef::Orthogonal(layer) => layer.bounds(),
             LayerRef::MonLip(layer) => layer.bounds(),
+            LayerRef::Scaling(layer) => layer.bounds(),
         }
     }
 
     fn hidden(&self) -> usize {
         match self {
-            LayerRef::Orthogonal(_) => 0,
+            LayerRef::Orthogonal(_) | LayerRef::Scaling(_) => 0,
             LayerRef::MonLip(layer) => layer.hidden(),
         }
     }
@@ -171,6 +176,7 @@ pub(crate) fn with_f64<T: Real, R>(
     enum Owned {
         Orthogonal(Orthogonal<f64>),
         MonLip(MonLip<f64>),
+        Scaling(Scaling<f64>),
     }
     fn same<'a, T: Real>(layer: &LayerRef<'a, T>) -> Option<LayerRef<'a, f64>> {
         // A downcast through `Any`: the only safe way to notice that T is f64.
@@ -181,6 +187,9 @@ pub(crate) fn with_f64<T: Real, R>(
             LayerRef::MonLip(l) => (*l as &dyn std::any::Any)
                 .downcast_ref::<MonLip<f64>>()
                 .map(LayerRef::MonLip),
+            LayerRef::Scaling(l) => (*l as &dyn std::any::Any)
+                .downcast_ref::<Scaling<f64>>()
+                .map(LayerRef::Scaling),
         }
     }
     if let Some(layers) = layers.iter().map(same).collect::<Option<Vec<_>>>() {
@@ -195,6 +204,7 @@ pub(crate) fn with_f64<T: Real, R>(
                 l.norms();
                 Owned::MonLip(l.to_f64())
             }
+            LayerRef::Scaling(l) => Owned::Scaling(l.to_f64()),
         })
         .collect();
     work(
@@ -203,6 +213,7 @@ pub(crate) fn with_f64<T: Real, R>(
             .map(|layer| match layer {
                 Owned::Orthogonal(l) => LayerRef::Orthogonal(l),
                 Owned::MonLip(l) => LayerRef::MonLip(l),
+                Owned::Scaling(l) => LayerRef::Scaling(l),
             })
             .collect(),
     )
@@ -245,6 +256,7 @@ impl<'a, T: Real> Stack<'a, T> {
         let n = layers.first().map_or(0, |layer| match layer {
             LayerRef::Orthogonal(l) => l.dim(),
             LayerRef::MonLip(l) => l.dim(),
+            LayerRef::Scaling(l) => l.dim(),
         });
         Stack { layers, biases, n }
     }
@@ -281,6 +293,7 @@ impl<'a, T: Real> Stack<'a, T> {
                 match layer {
                     LayerRef::Orthogonal(l) => l.forward_cols(from, to, self.bias(k)),
                     LayerRef::MonLip(l) => l.forward_cols(from, to, self.bias(k), hidden, Default::default()),
+                    LayerRef::Scaling(l) => l.forward_cols(from, to, self.bias(k)),
                 }
             }
             x.copy_from_slice(&scratch[..x.len()]);
@@ -334,6 +347,7 @@ impl<'a, T: Real> Stack<'a, T> {
                             hidden_norm2: None,
                         },
                     ),
+                    LayerRef::Scaling(l) => l.forward_cols(from, to, self.bias(k)),
                 }
             }
             x.copy_from_slice(&scratch[..x.len()]);
@@ -370,6 +384,7 @@ impl<'a, T: Real> Stack<'a, T> {
                 let to = MatMut::from_column_major_slice_mut(&mut scratch[..w.len()], self.n, columns);
                 match &self.layers[k] {
                     LayerRef::Orthogonal(l) => l.linear_cols(from, to, !forward),
+                    LayerRef::Scaling(l) => l.linear_cols(from, to),
                     LayerRef::MonLip(l) if forward => {
                         l.jvp_cols(slopes[k].as_ref(), from, to, directions, hidden)
                     }

@@ -25,6 +25,7 @@ use crate::orthogonal::Orthogonal;
 use crate::partial::{PartialBiLipNet, PartialPlNet};
 use crate::plnet::PlNet;
 use crate::real::{Precision, Real};
+use crate::scaling::Scaling;
 
 /// The version of the file format written here.
 pub const FORMAT_VERSION: u32 = 1;
@@ -119,6 +120,11 @@ struct Header {
     parameters: usize,
     bounds: Bounds,
     blocks: Vec<Block>,
+    /// Whether there is a change of variables before the first and after the last layer.
+    #[serde(default)]
+    input_scaling: bool,
+    #[serde(default)]
+    output_scaling: bool,
     #[serde(default)]
     offset: f64,
     #[serde(default)]
@@ -249,6 +255,8 @@ impl<T: Real> Network<T> {
                     psi: l.psi().is_some(),
                 })
                 .collect(),
+            input_scaling: self.net().is_some_and(|net| net.input().is_some()),
+            output_scaling: self.net().is_some_and(|net| net.output().is_some()),
             offset: match self {
                 Network::PlNet(f) => f.offset(),
                 Network::PartialPlNet(f) => f.offset(),
@@ -287,6 +295,14 @@ impl<T: Real> Network<T> {
             tensors.matrix(format!("orthogonal.{k}.weight"), l.matrix());
             if partial.is_none() {
                 tensors.vector(format!("orthogonal.{k}.bias"), l.bias());
+            }
+        }
+        if let Some(net) = self.net() {
+            for (which, scaling) in [("input", net.input()), ("output", net.output())] {
+                if let Some(scaling) = scaling {
+                    tensors.vector(format!("{which}.scale"), scaling.scale());
+                    tensors.vector(format!("{which}.shift"), scaling.shift());
+                }
             }
         }
         if let Some(partial) = partial {
@@ -614,6 +630,8 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>, trust: Trust) -> Resul
     }
     let partial = matches!(header.kind, Kind::PartialBiLipNet | Kind::PartialPlNet);
     let certificates = layer_certificates(header)?;
+    // Layers before the first orthogonal one.
+    let first = usize::from(header.input_scaling);
 
     let mut monotone = Vec::new();
     for (k, block) in header.blocks.iter().enumerate() {
@@ -651,7 +669,11 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>, trust: Trust) -> Resul
             },
             output_bias: reader.values(&format!("monotone.{k}.output_bias"), &[n])?,
         };
-        let at = if header.kind == Kind::MonLip { 0 } else { 2 * k + 1 };
+        let at = if header.kind == Kind::MonLip {
+            0
+        } else {
+            first + 2 * k + 1
+        };
         monotone.push(match trust {
             Trust::Stored => MonLip::assemble(explicit, certificates[at].clone())?,
             Trust::Nothing => MonLip::from_explicit(explicit)?,
@@ -674,11 +696,23 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>, trust: Trust) -> Resul
             false => reader.values(&format!("orthogonal.{k}.bias"), &[n])?,
         };
         orthogonal.push(match trust {
-            Trust::Stored => Orthogonal::assemble(matrix, bias, certificates[2 * k].clone())?,
+            Trust::Stored => Orthogonal::assemble(matrix, bias, certificates[first + 2 * k].clone())?,
             Trust::Nothing => Orthogonal::from_explicit(matrix, bias)?,
         });
     }
-    let net = BiLipNet::with_claim(orthogonal, monotone, header.bounds)?;
+    let mut scaling = |which: &str, there: bool| -> Result<Option<Scaling<T>>> {
+        if !there {
+            return Ok(None);
+        }
+        let scale = reader.values(&format!("{which}.scale"), &[n])?;
+        let shift = reader.values(&format!("{which}.shift"), &[n])?;
+        Ok(Some(Scaling::new(scale, shift)?))
+    };
+    let input = scaling("input", header.input_scaling)?;
+    let output = scaling("output", header.output_scaling)?;
+    let net = BiLipNet::with_claim(orthogonal, monotone, Bounds::ISOMETRY)?
+        .with_scalings(input, output)?
+        .claiming(header.bounds);
     let network = if partial {
         let mut mlps = |which: &str, sizes: &[MlpSizes]| -> Result<Vec<Mlp<T>>> {
             sizes
@@ -722,10 +756,13 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>, trust: Trust) -> Resul
 /// The stored certificates of the layers, after checking that they belong to these layers and agree with themselves.
 fn layer_certificates(header: &Header) -> Result<Vec<LayerCertificate>> {
     let layers = header.certificate.layers();
-    let expected = if header.kind == Kind::MonLip {
-        1
-    } else {
-        2 * header.blocks.len() + 1
+    let scalings = usize::from(header.input_scaling) + usize::from(header.output_scaling);
+    let expected = match header.kind {
+        Kind::MonLip if scalings > 0 => {
+            return Err(Error::file("a monotone layer has no change of variables"));
+        }
+        Kind::MonLip => 1,
+        _ => 2 * header.blocks.len() + 1 + scalings,
     };
     if layers.len() != expected {
         return Err(Error::file(format!(
@@ -733,12 +770,16 @@ fn layer_certificates(header: &Header) -> Result<Vec<LayerCertificate>> {
             layers.len()
         )));
     }
+    let first = usize::from(header.input_scaling);
     for (k, layer) in layers.iter().enumerate() {
-        let orthogonal = header.kind != Kind::MonLip && k % 2 == 0;
-        let consistent = if orthogonal {
+        let scaling = (k == 0 && header.input_scaling) || (k + 1 == layers.len() && header.output_scaling);
+        let consistent = if scaling {
+            layer.is_consistent(LayerKind::Scaling, None)
+        } else if header.kind != Kind::MonLip && (k - first).is_multiple_of(2) {
             layer.is_consistent(LayerKind::Orthogonal, None)
         } else {
-            layer.is_consistent(LayerKind::MonLip, Some(header.blocks[k / 2].bounds))
+            let block = &header.blocks[(k - first) / 2];
+            layer.is_consistent(LayerKind::MonLip, Some(block.bounds))
         };
         if !consistent {
             return Err(Error::file(format!(

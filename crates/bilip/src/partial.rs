@@ -12,6 +12,7 @@ use crate::mlp::Mlp;
 use crate::parallel;
 use crate::plnet::{potential, residual};
 use crate::real::Real;
+use crate::scaling::Scaling;
 
 /// A BiLipNet whose orthogonal and hidden biases are functions of p, each its own [`Mlp`]; the weights are shared.
 ///
@@ -115,11 +116,14 @@ impl<T: Real> PartialBiLipNet<T> {
 
     /// The biases of every row, in the order of the layers.
     fn biases(&self, p: &[T]) -> RowBiases<T> {
-        let mut layers = Vec::new();
+        let rows = p.len() / self.parameters();
+        let constant = |s: &Scaling<T>| (s.dim(), s.shift().repeat(rows));
+        let mut layers: Vec<_> = self.net.input().map(constant).into_iter().collect();
         for (k, mlp) in self.orthogonal_bias.iter().enumerate() {
             layers.push((mlp.outputs(), mlp.forward(p)));
             layers.extend(self.hidden_bias.get(k).map(|mlp| (mlp.outputs(), mlp.forward(p))));
         }
+        layers.extend(self.net.output().map(constant));
         RowBiases {
             layers,
             errors: Vec::new(),
@@ -132,6 +136,14 @@ impl<T: Real> PartialBiLipNet<T> {
             layers: Vec::new(),
             errors: Vec::new(),
         };
+        let constant = |biases: &mut RowBiases<f64>, s: &Scaling<T>| {
+            let rows = p.len() / self.parameters();
+            biases.layers.push((s.dim(), s.to_f64().shift().repeat(rows)));
+            biases.errors.push(vec![0.0; rows]);
+        };
+        if let Some(scaling) = self.net.input() {
+            constant(&mut biases, scaling);
+        }
         let mut add = |mlp: &Mlp<T>| {
             let wide: Mlp<f64> = mlp.convert();
             let rows = p.len() / wide.inputs();
@@ -153,6 +165,9 @@ impl<T: Real> PartialBiLipNet<T> {
             if let Some(mlp) = self.hidden_bias.get(k) {
                 add(mlp);
             }
+        }
+        if let Some(scaling) = self.net.output() {
+            constant(&mut biases, scaling);
         }
         biases
     }

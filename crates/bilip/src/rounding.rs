@@ -23,6 +23,7 @@ use crate::map::{BiLipschitz, LayerRef, Stack};
 use crate::monlip::{Buffers, MonLip, Record};
 use crate::orthogonal::Orthogonal;
 use crate::real::UNIT_ROUNDOFF;
+use crate::scaling::Scaling;
 
 /// Guards the norms and sums below, themselves computed in f64: layers have at most [`MAX_UNITS`] terms to a sum.
 pub(crate) const SAFETY: f64 = 1.0 + 1e-9;
@@ -68,6 +69,7 @@ pub(crate) fn evaluate_block(
         let to = MatMut::from_column_major_slice_mut(&mut buffers.scratch, n, columns);
         match layer {
             LayerRef::Orthogonal(l) => l.forward_cols(from, to, bias),
+            LayerRef::Scaling(l) => l.forward_cols(from, to, bias),
             LayerRef::MonLip(l) => {
                 let record = Record {
                     slopes: None,
@@ -87,6 +89,11 @@ pub(crate) fn evaluate_block(
                             + gamma(n + 8) * ((n as f64).sqrt() * nu * size + norm(bias.column(j)))
                             + floor(n)
                             + bias_error
+                    }
+                    LayerRef::Scaling(l) => {
+                        // The products are exact but for underflow; the sum rounds once.
+                        let nu = l.bounds().nu();
+                        nu * errors[j] + gamma(2) * (nu * size + norm(bias.column(j))) + floor(n) + bias_error
                     }
                     LayerRef::MonLip(l) => {
                         let hidden = buffers.hidden_norm2[j].sqrt() * SAFETY;
@@ -196,6 +203,7 @@ pub(crate) fn accurate_residual(stack: &Stack<'_, f64>, x: &[f64], y: &[f64]) ->
         let (next, local) = match layer {
             LayerRef::Orthogonal(l) => orthogonal(l, &at, bias, bias_error),
             LayerRef::MonLip(l) => monlip(l, &at, bias, bias_error),
+            LayerRef::Scaling(l) => scaling(l, &at, bias, bias_error),
         };
         error = (layer.bounds().nu() * error + local) * SAFETY;
         at = next;
@@ -223,6 +231,25 @@ fn orthogonal(layer: &Orthogonal<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error
     let nu = layer.bounds().nu();
     let size = norm(&x.hi) * SAFETY;
     let error = double_gamma(n) * ((n as f64).sqrt() * nu * size + norm(bias)) + floor(n) + bias_error;
+    (y, error)
+}
+
+fn scaling(layer: &Scaling<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error: f64) -> (Pair, f64) {
+    let n = layer.dim();
+    let bias = bias.column(0);
+    let mut y = Pair {
+        hi: vec![0.0; n],
+        lo: vec![0.0; n],
+    };
+    for i in 0..n {
+        let scale = layer.scale()[i];
+        let (sum, error) = two_sum(scale * x.hi[i], bias[i]);
+        y.hi[i] = sum;
+        y.lo[i] = error + scale * x.lo[i];
+    }
+    renormalize(&mut y);
+    let size = norm(&x.hi) * SAFETY;
+    let error = double_gamma(2) * (layer.bounds().nu() * size + norm(bias)) + floor(n) + bias_error;
     (y, error)
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bilip::{
     Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, Error, Mlp, Model, MonLip, MonLipFree, Network,
-    PartialBiLipNet, PartialPlNet, PlNet, Real, Rng, Stored,
+    PartialBiLipNet, PartialPlNet, PlNet, Real, Rng, Scaling, Stored,
 };
 use proptest::prelude::*;
 
@@ -25,9 +25,20 @@ fn models<T: Real>(activation: Activation) -> Vec<Network<T>> {
         ];
         Mlp::new(layers).unwrap().convert::<T>()
     };
+    let scaled = || {
+        let scaling = |scale: [f64; 2], shift: [f64; 2]| {
+            Scaling::new(
+                scale.map(T::round_from).to_vec(),
+                shift.map(T::round_from).to_vec(),
+            )
+            .unwrap()
+        };
+        let (input, output) = (scaling([0.5, 8.0], [1.0, -3.0]), scaling([2.0, 2.0], [0.0, 0.5]));
+        net().with_scalings(Some(input), Some(output)).unwrap()
+    };
     let mut partial = || {
         PartialBiLipNet::new(
-            net(),
+            scaled(),
             (0..3).map(|_| mlp(2)).collect(),
             (0..2).map(|_| mlp(7)).collect(),
         )
@@ -39,9 +50,10 @@ fn models<T: Real>(activation: Activation) -> Vec<Network<T>> {
         Network::PartialBiLipNet(first),
         Network::PartialPlNet(PartialPlNet::new(second, 0.1).unwrap()),
         Network::BiLipNet(net()),
+        Network::BiLipNet(scaled()),
         Network::PlNet(PlNet::new(net(), -1.0 / 3.0).unwrap()),
         Network::PlNet(
-            PlNet::with_minimizer(net(), 2.0, vec![T::round_from(0.5), T::round_from(-0.1)]).unwrap(),
+            PlNet::with_minimizer(scaled(), 2.0, vec![T::round_from(0.5), T::round_from(-0.1)]).unwrap(),
         ),
     ]
 }

@@ -35,6 +35,8 @@ pub enum LayerKind {
     Orthogonal,
     /// A monotone and Lipschitz layer.
     MonLip,
+    /// A change of variables by powers of two.
+    Scaling,
 }
 
 /// What has been proved of one layer's stored numbers.
@@ -68,7 +70,7 @@ impl LayerCertificate {
 
     /// For a monotone layer, a proved lower bound on the smallest eigenvalue of its condition matrix; negative (minus
     /// the defect that has to be added to repair it) when the condition is not proved. For an orthogonal layer, minus
-    /// a proved bound on `‖PᵀP − I‖`.
+    /// a proved bound on `‖PᵀP − I‖`. For a change of variables, zero: it is exact.
     pub fn margin(&self) -> f64 {
         self.margin
     }
@@ -87,9 +89,22 @@ impl LayerCertificate {
             what: match self.kind {
                 LayerKind::Orthogonal => "orthogonal layer".into(),
                 LayerKind::MonLip => "monotone layer".into(),
+                LayerKind::Scaling => "change of variables".into(),
             },
             reason: format!("the weights miss the condition by {:.2e}", -self.margin),
         })
+    }
+
+    /// The certificate of a change of variables, whose bounds need no proof.
+    pub(crate) fn exact_scaling(bounds: Bounds) -> Self {
+        LayerCertificate {
+            kind: LayerKind::Scaling,
+            claimed: bounds,
+            holds: true,
+            margin: 0.0,
+            certified_mu: bounds.mu(),
+            certified_nu: bounds.nu(),
+        }
     }
 
     /// As [`supported`](Self::supported), for a layer that could only be built because it is.
@@ -163,6 +178,7 @@ impl Certificate {
             .map(|layer| match layer {
                 LayerRef::Orthogonal(l) => l.layer_certificate().clone(),
                 LayerRef::MonLip(l) => l.layer_certificate().clone(),
+                LayerRef::Scaling(l) => l.layer_certificate().clone(),
             })
             .collect();
         Self::from_layers(layers, claim)
@@ -177,6 +193,7 @@ impl Certificate {
                     let v: Vec<_> = l.v().iter().map(|v| to_f64(v.as_ref())).collect();
                     certify_monlip(&v, to_f64(l.s()).as_ref(), l.design())
                 }
+                LayerRef::Scaling(l) => l.layer_certificate().clone(),
             })
             .collect();
         Self::from_layers(layers, claim)
@@ -240,6 +257,11 @@ impl std::fmt::Display for Certificate {
                 LayerKind::Orthogonal => "orthogonal, |P'P - I| <=",
                 LayerKind::MonLip if layer.margin >= 0.0 => "monotone, smallest eigenvalue >=",
                 LayerKind::MonLip => "monotone, condition missed by",
+                LayerKind::Scaling => {
+                    let b = layer.claimed;
+                    writeln!(f, "  layer {k}: change of variables by {} to {}", b.mu(), b.nu())?;
+                    continue;
+                }
             };
             writeln!(f, "  layer {k}: {what} {:.2e}", layer.margin.abs())?;
         }

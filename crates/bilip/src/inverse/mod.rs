@@ -373,6 +373,15 @@ fn invert_block(
                     invert_orthogonal(l, &mut target[j * n..(j + 1) * n], bias.column(j));
                 }
             }
+            LayerRef::Scaling(l) => {
+                let bias = stack.bias(k);
+                for j in 0..rows {
+                    let row = &mut target[j * n..(j + 1) * n];
+                    for (i, (value, shift)) in row.iter_mut().zip(bias.column(j)).enumerate() {
+                        *value = (*value - shift) / l.scale()[i];
+                    }
+                }
+            }
             LayerRef::MonLip(l) => {
                 let single = single_layer(stack, k);
                 let mu = l.bounds().mu();

@@ -178,6 +178,52 @@ impl MonLipFree {
     }
 }
 
+impl MonLipFree {
+    /// The same layer in other variables: `s_y·F((x − m_x)/s_x) + m_y`, with one factor for all inputs and one for all
+    /// outputs, so that it stays monotone. Its bounds are `s_y/s_x` times these.
+    ///
+    /// The hidden state scales by `t = √(s_x s_y)`, which leaves V and S as they are.
+    ///
+    /// # Errors
+    /// On centres of the wrong size, numbers that are not finite, and bounds that leave their range.
+    pub fn in_variables(&self, input: (&[f64], f64), output: (&[f64], f64)) -> Result<Self> {
+        let (_, s) = self.explicit_weights()?;
+        let n = s.ncols();
+        for (what, (center, scale)) in [("input", input), ("output", output)] {
+            if center.len() != n {
+                return Err(Error::shape(format!("{what} centre"), n, center.len()));
+            }
+            check_finite(&format!("{what} centre"), center)?;
+            if !(scale > 0.0 && scale.is_finite()) {
+                return Err(Error::setting("scale", scale, "must be positive and finite"));
+            }
+        }
+        let ((center_x, scale_x), (center_y, scale_y)) = (input, output);
+        let ratio = scale_y / scale_x;
+        let bounds = Bounds::new(self.bounds.mu() * ratio, self.bounds.nu() * ratio)?;
+        let t = (scale_x * scale_y).sqrt();
+        let gain = (2.0 * self.bounds.gap()).sqrt() / scale_x;
+        let moved: Vec<f64> = (0..s.nrows())
+            .map(|i| (0..n).map(|j| s[(i, j)] * center_x[j]).sum::<f64>())
+            .collect();
+        Ok(MonLipFree {
+            bounds,
+            hidden_bias: (self.hidden_bias.iter().zip(&moved))
+                .map(|(b, moved)| t * (b - gain * moved))
+                .collect(),
+            output_bias: (0..n)
+                .map(|j| scale_y * self.output_bias[j] + center_y[j] - bounds.mu() * center_x[j])
+                .collect(),
+            log_psi: match &self.log_psi {
+                Some(d) => Some(d.iter().map(|d| d + t.ln()).collect()),
+                None if self.activation.is_homogeneous() => None,
+                None => Some(vec![t.ln(); s.nrows()]),
+            },
+            ..self.clone()
+        })
+    }
+}
+
 impl<T: Real> MonLip<T> {
     /// The explicit layer of free parameters, with its bounds proved for the numbers stored.
     ///
