@@ -5,6 +5,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
+use crate::bounds::BoundsMode;
 use crate::error::{Error, Result};
 use crate::modules::{MonLip, MonLipConfig, OrthogonalKind, OrthogonalLayer};
 
@@ -47,6 +48,10 @@ impl BiLipNetConfig {
         // Every part its own stream: seeds that differ in the high bits cannot meet for neighbouring networks.
         let seed = |part: u64| self.layer.seed ^ (part << 48);
         Ok(BiLipNet {
+            fixed: match self.layer.bounds {
+                BoundsMode::Fixed(bounds) => Some(bounds),
+                _ => None,
+            },
             orthogonal: (0..=self.blocks)
                 .map(|k| {
                     OrthogonalLayer::new(
@@ -82,6 +87,9 @@ impl BiLipNetConfig {
 pub struct BiLipNet<B: Backend> {
     pub(crate) orthogonal: Vec<OrthogonalLayer<B>>,
     pub(crate) monotone: Vec<MonLip<B>>,
+    /// The bounds asked for, where they are fixed: the product of the layers' roots would be off by roundings.
+    #[module(skip)]
+    fixed: Option<Bounds>,
 }
 
 impl<B: Backend> BiLipNet<B> {
@@ -95,6 +103,9 @@ impl<B: Backend> BiLipNet<B> {
     /// # Errors
     /// When a learned bound has left the range of numbers.
     pub fn bounds(&self) -> Result<Bounds> {
+        if let Some(bounds) = self.fixed {
+            return Ok(bounds);
+        }
         let (mut mu, mut nu) = (1.0, 1.0);
         for layer in &self.monotone {
             let b = layer.bounds()?;

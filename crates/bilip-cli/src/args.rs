@@ -1,0 +1,423 @@
+//! The command line: every option once, with its help.
+
+use std::path::PathBuf;
+
+use bilip::{Activation, Method};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Networks with proved bounds: fit, certify, invert, minimise.
+#[derive(Parser, Debug)]
+#[command(
+    name = "bilip",
+    version,
+    arg_required_else_help = true,
+    after_help = "Start here:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip minimize oven.safetensors\n\nExit codes: 0 done; 1 ran, but the guarantee or tolerance asked for is not met; 2 bad input."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Fit a network to a table and store it with its certificate
+    Fit(Box<Fit>),
+    /// Evaluate a model at the rows of a table
+    Eval(Eval),
+    /// Find the x with G(x) = y for the rows of a table, each with a proved error
+    Invert(Invert),
+    /// Compute the global minimum of a PL network, with its proved distance
+    Minimize(Minimize),
+    /// Prove the bounds of a model's stored numbers anew
+    Certify(Certify),
+    /// Show what a model file holds
+    Inspect(Inspect),
+    /// Draw a model: a curve, contours with the minimum, or a slice
+    Plot(Plot),
+    /// Take over weights of the published JAX or PyTorch layers
+    Import(Import),
+    /// Write a model as ONNX, or its weights as CSV or NumPy files
+    Export(Export),
+    /// Time training, evaluation or inversion beside the machine's GEMM rate
+    Bench(Bench),
+    /// Print a completion script for a shell
+    #[command(
+        after_help = "Example:\n  bilip completions bash > ~/.local/share/bash-completion/completions/bilip"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, of the program or of one command
+    #[command(after_help = "Example:\n  bilip man fit | man -l -")]
+    Man {
+        /// The command; the whole program if none
+        command: Option<String>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModelKind {
+    /// One target, a scalar with exactly one minimum
+    Plnet,
+    /// As many targets as inputs, an invertible map
+    Bilipnet,
+    /// As many targets as inputs, one monotone layer
+    Monlip,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// The processor
+    Cpu,
+    /// An NVIDIA GPU
+    Cuda,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Digits {
+    /// Single precision
+    F32,
+    /// Double precision
+    F64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OptimizerName {
+    /// Adam, or AdamW with --decay
+    Adam,
+    /// Gradient descent with Nesterov momentum 0.9
+    Sgd,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    next_line_help = false,
+    after_help = "Without --mu and --nu the columns are standardised one by one and nu is learned; with them all inputs\nshare one factor, so that the bounds hold in your units. The report is in your units always.\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors"
+)]
+pub struct Fit {
+    /// Table: .csv (with a header or not), .npy, or - for CSV on standard input
+    pub data: PathBuf,
+    /// Target columns, by name or number (from 1)
+    #[arg(long, required = true, value_delimiter = ',', value_name = "COLUMNS")]
+    pub target: Vec<String>,
+    /// Input columns; all others if not given
+    #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
+    pub inputs: Option<Vec<String>>,
+    /// Parameter columns: the guarantee holds in the inputs for each of their values
+    #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
+    pub params: Vec<String>,
+    /// Kind of model
+    #[arg(long, value_enum, default_value_t = ModelKind::Plnet, hide_possible_values = true, value_name = "plnet|bilipnet|monlip")]
+    pub model: ModelKind,
+    /// Inverse-Lipschitz bound, in your units; with --nu or --tau
+    #[arg(long, allow_negative_numbers = true)]
+    pub mu: Option<f64>,
+    /// Lipschitz bound, in your units; with --mu or --tau
+    #[arg(long, allow_negative_numbers = true)]
+    pub nu: Option<f64>,
+    /// Distortion nu/mu; alone, nu is learned [default: 100]
+    #[arg(long, allow_negative_numbers = true)]
+    pub tau: Option<f64>,
+    /// Hidden widths of a monotone layer
+    #[arg(long, value_delimiter = ',', default_value = "64,64", value_name = "WIDTHS")]
+    pub hidden: Vec<usize>,
+    /// Number of monotone layers [default: 2]
+    #[arg(long)]
+    pub blocks: Option<usize>,
+    /// relu, leaky_relu, tanh, sigmoid, arctan, softplus, elu or identity
+    #[arg(long, default_value = "relu", value_parser = activation)]
+    pub activation: Activation,
+    /// Orthogonal layers as products of so many Householder reflections instead of Cayley transforms
+    #[arg(long, value_name = "COUNT")]
+    pub householder: Option<usize>,
+    /// Q of the general form, with Q'Q <= I instead of Q'Q = I
+    #[arg(long)]
+    pub general: bool,
+    /// The minimum is known to lie at this point
+    #[arg(
+        long,
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+        value_name = "POINT"
+    )]
+    pub minimum: Option<Vec<f64>>,
+    /// Keep the columns as they are
+    #[arg(long)]
+    pub no_standardize: bool,
+    /// Passes through the table
+    #[arg(long, default_value_t = 300)]
+    pub epochs: usize,
+    /// Rows of a step
+    #[arg(long, default_value_t = 100)]
+    pub batch: usize,
+    /// Largest learning rate of the one-cycle schedule
+    #[arg(long, default_value_t = 5e-3, allow_negative_numbers = true)]
+    pub lr: f64,
+    /// adam or sgd
+    #[arg(long, value_enum, default_value_t = OptimizerName::Adam, hide_possible_values = true)]
+    pub optimizer: OptimizerName,
+    /// Decoupled weight decay of Adam
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub decay: f64,
+    /// Largest norm of a gradient
+    #[arg(long, allow_negative_numbers = true)]
+    pub clip: Option<f64>,
+    /// Share of the rows held out for validation
+    #[arg(
+        long,
+        default_value_t = 0.1,
+        allow_negative_numbers = true,
+        value_name = "SHARE"
+    )]
+    pub validation: f64,
+    /// Stop after so many epochs without a better validation loss
+    #[arg(long, value_name = "EPOCHS")]
+    pub patience: Option<usize>,
+    /// Seed of weights, held-out rows and batches
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Precision of the stored weights
+    #[arg(long, value_enum, default_value_t = Digits::F64, hide_possible_values = true, value_name = "f32|f64")]
+    pub precision: Digits,
+    /// Where to train
+    #[arg(long, value_enum, default_value_t = Device::Cpu, hide_possible_values = true, value_name = "cpu|cuda")]
+    pub device: Device,
+    /// Go on with a run that was interrupted
+    #[arg(long)]
+    pub resume: bool,
+    /// Write the figures of every epoch to a .csv or .json file
+    #[arg(long, value_name = "FILE")]
+    pub metrics: Option<PathBuf>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The model file to write
+    #[arg(short, long, value_name = "MODEL")]
+    pub output: PathBuf,
+}
+
+/// `--at` of partial models.
+#[derive(Args, Debug)]
+pub struct At {
+    /// Parameters of a partial model: one row as 0.5,-1, or a table with a row for each
+    #[arg(long, allow_hyphen_values = true, value_name = "P")]
+    pub at: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  bilip eval oven.safetensors -i examples/oven.csv -o predicted.csv")]
+pub struct Eval {
+    /// Model file
+    pub model: PathBuf,
+    /// Table of inputs: .csv, .npy or -; columns are found by name, or taken in order
+    #[arg(short, long)]
+    pub input: PathBuf,
+    /// Table to write: .csv, .npy or -
+    #[arg(short, long, default_value = "-")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub at: At,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Example:\n  bilip invert map.safetensors -i y.csv -o x.csv --tol 1e-10 --report report.json"
+)]
+pub struct Invert {
+    /// Model file
+    pub model: PathBuf,
+    /// Table of outputs y: .csv, .npy or -
+    #[arg(short, long)]
+    pub input: PathBuf,
+    /// Table of x to write: .csv, .npy or -
+    #[arg(short, long, default_value = "-")]
+    pub output: PathBuf,
+    /// Proved error to reach in every row
+    #[arg(long, default_value_t = 1e-8, allow_negative_numbers = true)]
+    pub tol: f64,
+    /// auto, newton, dys, fsm, fbs, fbfs, prs or drs
+    #[arg(long, default_value = "auto", value_parser = method)]
+    pub method: Method,
+    /// Largest number of iterations
+    #[arg(long)]
+    pub max_iterations: Option<usize>,
+    /// Write a report as JSON
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  bilip minimize oven.safetensors --json")]
+pub struct Minimize {
+    /// Model file
+    pub model: PathBuf,
+    /// Proved distance to reach
+    #[arg(long, default_value_t = 1e-8, allow_negative_numbers = true)]
+    pub tol: f64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub at: At,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The stored certificate is not trusted: everything is proved from the numbers.\n\nExample:\n  bilip certify oven.safetensors"
+)]
+pub struct Certify {
+    /// Model file
+    pub model: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  bilip inspect oven.safetensors")]
+pub struct Inspect {
+    /// Model file
+    pub model: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Models of more than two inputs are drawn as a slice through the minimum, or through the middle.\n\nExample:\n  bilip plot oven.safetensors --data examples/oven.csv -o oven.svg"
+)]
+pub struct Plot {
+    /// Model file
+    pub model: PathBuf,
+    /// SVG file to write, or -
+    #[arg(short, long)]
+    pub output: PathBuf,
+    /// Axes of a slice, by name or number (from 1)
+    #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
+    pub axes: Option<Vec<String>>,
+    /// Ranges of the axes, low to high: 0:1 or 0:1,-2:2 [default: those of the data]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        allow_hyphen_values = true,
+        value_name = "LOW:HIGH"
+    )]
+    pub range: Option<Vec<String>>,
+    /// Table whose rows are drawn as points
+    #[arg(long, value_name = "TABLE")]
+    pub data: Option<PathBuf>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Source {
+    /// Flat safetensors of the published JAX parameters
+    PlnetJax,
+    /// PyTorch state_dict of RobustNeuralNetworks' plnet_torch, as safetensors
+    RobustnnTorch,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The configuration names kind (monlip, bilipnet, plnet, partial_bilipnet, partial_plnet, orthogonal), n,\nunits, depth, mu, nu and activation; where it is silent, the file's own metadata is read.\n\nExample:\n  bilip import weights.safetensors --from plnet-jax --config net.toml -o net-certified.safetensors"
+)]
+pub struct Import {
+    /// File of weights (.safetensors)
+    pub source: PathBuf,
+    /// Whose weights: the published JAX parameters, or a PyTorch state_dict of RobustNeuralNetworks
+    #[arg(
+        long,
+        value_enum,
+        hide_possible_values = true,
+        value_name = "plnet-jax|robustnn-torch"
+    )]
+    pub from: Source,
+    /// Configuration (.toml)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Precision of the stored weights
+    #[arg(long, value_enum, default_value_t = Digits::F64, hide_possible_values = true, value_name = "f32|f64")]
+    pub precision: Digits,
+    /// The model file to write
+    #[arg(short, long, value_name = "MODEL")]
+    pub output: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    group(clap::ArgGroup::new("what").required(true).multiple(true)),
+    after_help = "The ONNX graph has the precision of the model; its certificate is in the metadata under \"bilip\".\n\nExample:\n  bilip export oven.safetensors --onnx oven.onnx"
+)]
+pub struct Export {
+    /// Model file
+    pub model: PathBuf,
+    /// ONNX file to write
+    #[arg(long, value_name = "FILE", group = "what")]
+    pub onnx: Option<PathBuf>,
+    /// Folder for the weights as .csv files
+    #[arg(long, value_name = "FOLDER", group = "what")]
+    pub csv: Option<PathBuf>,
+    /// Folder for the weights as .npy files
+    #[arg(long, value_name = "FOLDER", group = "what")]
+    pub npy: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchWhat {
+    /// A training step: forward, backward, Adam
+    Train,
+    /// Evaluation of a batch
+    Forward,
+    /// Inversion of a batch to a certified 1e-8
+    Inverse,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchConfig {
+    /// n 1, 8x32, batch 100
+    Step,
+    /// n 2, two blocks of 4x128, batch 100
+    Rosenbrock,
+    /// n 20, two blocks of 8x256, batch 200
+    Rosenbrock20,
+    /// n 64, two blocks of 8x1024, batch 1024
+    Wide,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  bilip bench train --config rosenbrock20")]
+pub struct Bench {
+    /// A training step, the evaluation of a batch, or its inversion to a certified 1e-8
+    #[arg(value_enum, hide_possible_values = true, value_name = "train|forward|inverse")]
+    pub what: BenchWhat,
+    /// n 1, 8x32; n 2, two blocks 4x128; n 20, two blocks 8x256; n 64, two blocks 8x1024
+    #[arg(
+        long,
+        value_enum,
+        hide_possible_values = true,
+        value_name = "step|rosenbrock|rosenbrock20|wide"
+    )]
+    pub config: BenchConfig,
+    /// Where
+    #[arg(long, value_enum, default_value_t = Device::Cpu, hide_possible_values = true, value_name = "cpu|cuda")]
+    pub device: Device,
+    /// Seconds to measure for
+    #[arg(long, default_value_t = 5.0, allow_negative_numbers = true)]
+    pub seconds: f64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn activation(text: &str) -> Result<Activation, String> {
+    text.parse::<Activation>().map_err(|e| e.to_string())
+}
+
+fn method(text: &str) -> Result<Method, String> {
+    text.parse::<Method>().map_err(|e| e.to_string())
+}

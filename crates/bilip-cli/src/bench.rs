@@ -1,0 +1,216 @@
+//! `bench`: times beside the machine's own limit.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use anyhow::{Result, bail, ensure};
+use bilip::faer::linalg::matmul::matmul;
+use bilip::faer::{Accum, Mat, Par};
+use bilip::{BiLipschitz, Bounds, InverseOptions, Rng};
+use bilip_burn::{Adam, BiLipNetConfig, BoundsMode, MonLipConfig, PlNet};
+use burn::backend::{Autodiff, Flex};
+use burn::optim::{GradientsParams, Optimizer};
+use burn::tensor::{Tensor, TensorData};
+use serde_json::json;
+
+use crate::Outcome;
+use crate::args::{self, BenchConfig, BenchWhat, Device};
+use crate::table::print;
+
+type B = Autodiff<Flex>;
+
+struct Shape {
+    name: &'static str,
+    n: usize,
+    units: Vec<usize>,
+    blocks: usize,
+    batch: usize,
+}
+
+fn shape(config: BenchConfig) -> Shape {
+    let (name, n, units, blocks, batch) = match config {
+        BenchConfig::Step => ("step", 1, vec![32; 8], 1, 100),
+        BenchConfig::Rosenbrock => ("rosenbrock", 2, vec![128; 4], 2, 100),
+        BenchConfig::Rosenbrock20 => ("rosenbrock20", 20, vec![256; 8], 2, 200),
+        BenchConfig::Wide => ("wide", 64, vec![1024; 8], 2, 1024),
+    };
+    Shape {
+        name,
+        n,
+        units,
+        blocks,
+        batch,
+    }
+}
+
+impl Shape {
+    /// Operations of a forward pass of the batch through the explicit layers.
+    fn forward_flops(&self) -> f64 {
+        let (n, rows) = (self.n as f64, self.batch as f64);
+        let mut total = 0.0;
+        for (k, &m) in self.units.iter().enumerate() {
+            let before = if k == 0 { 0.0 } else { self.units[k - 1] as f64 };
+            total += 2.0 * rows * (before * m as f64 + 2.0 * m as f64 * n);
+        }
+        total * self.blocks as f64 + (self.blocks + 1) as f64 * 2.0 * rows * n * n
+    }
+
+    /// Operations of a training step: transforms forward and backward, weights, and the batch three times.
+    fn train_flops(&self) -> f64 {
+        let n = self.n as f64;
+        let mut total = 0.0;
+        for (k, &m) in self.units.iter().enumerate() {
+            let (m, b) = (m as f64, if k == 0 { 0.0 } else { self.units[k - 1] as f64 });
+            total += 2.0 * b * m * m + 2.0 * m * m * m + 2.0 * b * m * m;
+            total += 4.0 * (m + b) * m * m + 2.0 * b * m * m;
+            total += 6.0 * b * b * m + 6.0 * (m + b) * m * n;
+        }
+        total * self.blocks as f64 + 3.0 * self.forward_flops()
+    }
+
+    fn model(&self) -> Result<PlNet<B>> {
+        let bounds = BoundsMode::Fixed(Bounds::new(0.1, 10.0)?);
+        let layer = MonLipConfig::new(self.n, &self.units, bounds);
+        Ok(PlNet::new(
+            BiLipNetConfig::new(self.blocks, layer).init::<B>(&Default::default())?,
+        ))
+    }
+}
+
+/// The rate of a large product on all cores, in GFLOP/s.
+fn gemm_rate<T: bilip::Real>() -> f64 {
+    let n = 1536;
+    let a = Mat::<T>::from_fn(n, n, |i, j| T::round_from(((i * 7 + j * 3) % 11) as f64 / 11.0));
+    let mut c = Mat::<T>::zeros(n, n);
+    let mut times: Vec<f64> = (0..7)
+        .map(|_| {
+            let clock = Instant::now();
+            matmul(
+                c.as_mut(),
+                Accum::Replace,
+                a.as_ref(),
+                a.as_ref(),
+                T::one(),
+                Par::rayon(0),
+            );
+            black_box(&c);
+            clock.elapsed().as_secs_f64()
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    2.0 * (n as f64).powi(3) / times[3] / 1e9
+}
+
+/// Times of single runs, in ms, sorted.
+fn measure(seconds: f64, mut work: impl FnMut() -> Result<()>) -> Result<Vec<f64>> {
+    for _ in 0..3 {
+        work()?;
+    }
+    let (clock, mut times) = (Instant::now(), Vec::new());
+    while times.len() < 5 || (clock.elapsed().as_secs_f64() < seconds && times.len() < 100_000) {
+        let start = Instant::now();
+        work()?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times)
+}
+
+pub fn run(args: &args::Bench) -> Result<Outcome> {
+    if args.device == Device::Cuda {
+        bail!("--device cuda: this program was built without it");
+    }
+    ensure!(
+        args.seconds > 0.0 && args.seconds <= 3600.0,
+        "--seconds {}: between 0 and 3600",
+        args.seconds
+    );
+    let shape = shape(args.config);
+    let mut rng = Rng::new(1);
+    let x = rng.normals(shape.batch * shape.n);
+    let (times, flops, rate) = match args.what {
+        BenchWhat::Train => {
+            let mut model = shape.model()?;
+            let mut optimizer = Adam::default().init::<B, PlNet<B>>();
+            let device = Default::default();
+            let narrow: Vec<f32> = x.iter().map(|v| *v as f32).collect();
+            let x = Tensor::<B, 2>::from_data(TensorData::new(narrow, [shape.batch, shape.n]), &device);
+            let y =
+                Tensor::<B, 1>::from_data(TensorData::new(vec![1.0f32; shape.batch], [shape.batch]), &device);
+            let mut held = Some(model);
+            let times = measure(args.seconds, || {
+                let Some(current) = held.take() else { return Ok(()) };
+                let error = current.forward(x.clone()) - y.clone();
+                let loss = (error.clone() * error).mean().mul_scalar(0.5);
+                black_box(loss.clone().into_scalar());
+                let gradients = GradientsParams::from_grads(loss.backward(), &current);
+                held = Some(optimizer.step(1e-3, current, gradients));
+                Ok(())
+            })?;
+            model = match held {
+                Some(model) => model,
+                None => bail!("the model was lost"),
+            };
+            black_box(&model);
+            (times, Some(shape.train_flops()), gemm_rate::<f32>())
+        }
+        BenchWhat::Forward => {
+            let net = shape.model()?.net().freeze::<f32>()?;
+            let narrow: Vec<f32> = x.iter().map(|v| *v as f32).collect();
+            let times = measure(args.seconds, || {
+                black_box(net.forward(&narrow)?);
+                Ok(())
+            })?;
+            (times, Some(shape.forward_flops()), gemm_rate::<f32>())
+        }
+        BenchWhat::Inverse => {
+            let net = shape.model()?.net().freeze::<f64>()?;
+            let y = net.forward(&x)?;
+            let options = InverseOptions::default();
+            let mut unfinished = 0;
+            let times = measure(args.seconds, || {
+                let inverse = net.inverse(&y, &options)?;
+                unfinished += inverse
+                    .rows
+                    .iter()
+                    .filter(|r| r.status != bilip::Status::Converged)
+                    .count();
+                black_box(inverse);
+                Ok(())
+            })?;
+            ensure!(unfinished == 0, "{unfinished} rows did not reach the tolerance");
+            // Its work depends on the iterations; only the time is reported.
+            (times, None, gemm_rate::<f64>())
+        }
+    };
+    let at = |q: f64| times[((times.len() - 1) as f64 * q).round() as usize];
+    let (median, low, high) = (at(0.5), at(0.1), at(0.9));
+    let gflops = flops.map(|f| f / median / 1e6);
+    if args.json {
+        let report = json!({
+            "config": shape.name,
+            "what": format!("{:?}", args.what).to_lowercase(),
+            "device": "cpu",
+            "median_ms": median,
+            "p10_ms": low,
+            "p90_ms": high,
+            "runs": times.len(),
+            "gflops": gflops,
+            "gemm_gflops": rate,
+            "gemm_share": gflops.map(|g| g / rate),
+        });
+        print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
+        return Ok(Outcome::Done);
+    }
+    let mut text = format!(
+        "{} {}: median {median:.3} ms (p10 {low:.3}, p90 {high:.3}, {} runs)",
+        format!("{:?}", args.what).to_lowercase(),
+        shape.name,
+        times.len()
+    );
+    if let Some(g) = gflops {
+        text += &format!(", {g:.1} GFLOP/s of GEMM's {rate:.1} ({:.0} %)", 100.0 * g / rate);
+    }
+    print(&(text + "\n"))?;
+    Ok(Outcome::Done)
+}

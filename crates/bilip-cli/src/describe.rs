@@ -1,0 +1,153 @@
+//! `certify` and `inspect`: what is proved of a model, and what it holds.
+
+use anyhow::{Context, Result};
+use bilip::{BiLipNet, BiLipschitz, Model, MonLip, Network, Real, Stored};
+use serde_json::json;
+
+use crate::Outcome;
+use crate::args;
+use crate::model::Loaded;
+use crate::table::print;
+
+pub fn certify(args: &args::Certify) -> Result<Outcome> {
+    let model = Model::load_verified(&args.model).with_context(|| args.model.display().to_string())?;
+    let certificate = model.certificate();
+    if args.json {
+        print(&(serde_json::to_string_pretty(&certificate)? + "\n"))?;
+    } else {
+        print(&certificate.to_string())?;
+    }
+    if certificate.holds() {
+        return Ok(Outcome::Done);
+    }
+    eprintln!("the bounds that the model claims are not proved for its stored numbers");
+    Ok(Outcome::NotMet)
+}
+
+/// The layers of a network in words, and the number of stored weights.
+fn layers<T: Real>(network: &Network<T>) -> (Vec<String>, usize) {
+    fn monotone<T: Real>(l: &MonLip<T>) -> (String, usize) {
+        let b = l.design();
+        let text = format!(
+            "monotone: widths {:?}, {}, bounds ({:.6}, {:.6})",
+            l.units(),
+            l.activation(),
+            b.mu(),
+            b.nu()
+        );
+        let count = l.v().iter().map(|v| v.nrows() * v.ncols()).sum::<usize>()
+            + l.s().nrows() * l.s().ncols()
+            + l.hidden_bias().len()
+            + l.output_bias().len()
+            + l.psi().map_or(0, <[T]>::len);
+        (text, count)
+    }
+    fn net<T: Real>(g: &BiLipNet<T>) -> (Vec<String>, usize) {
+        let n = g.dim();
+        let mut text = Vec::new();
+        let mut count = 0;
+        if let Some(s) = g.input() {
+            text.push(format!("inputs scaled by {:?}", numbers(s.scale())));
+            count += 2 * n;
+        }
+        for (k, _) in g.orthogonal().iter().enumerate() {
+            text.push(format!("orthogonal: {n}x{n}"));
+            count += n * n + n;
+            if let Some(l) = g.monotone().get(k) {
+                let (line, weights) = monotone(l);
+                text.push(line);
+                count += weights;
+            }
+        }
+        if let Some(s) = g.output() {
+            text.push(format!("outputs scaled by {:?}", numbers(s.scale())));
+            count += 2 * n;
+        }
+        (text, count)
+    }
+    fn partial<T: Real>(g: &bilip::PartialBiLipNet<T>) -> (Vec<String>, usize) {
+        let (mut text, mut count) = net(g.net());
+        // The network's own biases play no part.
+        count -= g.net().orthogonal().iter().map(|l| l.bias().len()).sum::<usize>();
+        count -= g
+            .net()
+            .monotone()
+            .iter()
+            .map(|l| l.hidden_bias().len())
+            .sum::<usize>();
+        for mlp in g.orthogonal_bias().iter().chain(g.hidden_bias()) {
+            let mut sizes = vec![mlp.inputs()];
+            for (w, b) in mlp.layers() {
+                sizes.push(b.len());
+                count += w.nrows() * w.ncols() + b.len();
+            }
+            text.push(format!("bias network: {sizes:?}"));
+        }
+        (text, count)
+    }
+    match network {
+        Network::MonLip(l) => {
+            let (line, count) = monotone(l);
+            (vec![line], count)
+        }
+        Network::BiLipNet(g) => net(g),
+        Network::PlNet(f) => net(f.net()),
+        Network::PartialBiLipNet(g) => partial(g),
+        Network::PartialPlNet(f) => partial(f.net()),
+        _ => (Vec::new(), 0),
+    }
+}
+
+fn numbers<T: Real>(values: &[T]) -> Vec<f64> {
+    values.iter().map(|v| v.as_f64()).collect()
+}
+
+pub fn inspect(args: &args::Inspect) -> Result<Outcome> {
+    let model = Loaded::read(&args.model)?;
+    let (lines, count) = match &model.model.network {
+        Stored::F32(n) => layers(n),
+        Stored::F64(n) => layers(n),
+    };
+    let precision = if model.single() { "f32" } else { "f64" };
+    let certificate = model.model.certificate();
+    if args.json {
+        let report = json!({
+            "kind": model.kind(),
+            "precision": precision,
+            "n": model.n(),
+            "parameters": model.parameters(),
+            "inputs": model.inputs(),
+            "targets": model.targets(),
+            "weights": count,
+            "layers": lines,
+            "certificate": certificate,
+            "provenance": model.model.provenance,
+        });
+        print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
+        return Ok(Outcome::Done);
+    }
+    let mut text = format!("{}, {precision}, {count} stored weights\n", model.kind());
+    text += &format!("  inputs      {}\n", model.inputs().join(", "));
+    if model.parameters() > 0 {
+        text += &format!("  parameters  {}\n", model.parameter_names().join(", "));
+    }
+    text += &format!("  outputs     {}\n", model.targets().join(", "));
+    let verdict = if certificate.holds() {
+        "as stored; bilip certify proves them anew"
+    } else {
+        "NOT proved"
+    };
+    text += &format!(
+        "  bounds      ({}, {}) {verdict}\n",
+        certificate.mu(),
+        certificate.nu()
+    );
+    for (k, line) in lines.iter().enumerate() {
+        text += &format!("  layer {k}: {line}\n");
+    }
+    for (key, value) in &model.model.provenance {
+        text += &format!("  {key}: {value}\n");
+    }
+    print(&text)?;
+    Ok(Outcome::Done)
+}

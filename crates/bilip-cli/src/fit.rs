@@ -1,0 +1,730 @@
+//! `fit`: from a table to a certified model.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use bilip::faer::Mat;
+use bilip::{BiLipNet, Bounds, InverseOptions, Mlp, Model, Network, Real, Rng};
+use bilip_burn::{
+    Adam, BiLipNetConfig, BoundsMode, MonLip, MonLipConfig, OptimizerKind, OrthogonalKind, PartialConfig,
+    PartialPlNet, PlNet, Predict, Schedule, TrainConfig, Trained, data, train,
+};
+use burn::backend::{Autodiff, Flex};
+use burn::module::AutodiffModule;
+use serde_json::json;
+
+use crate::Outcome;
+use crate::apply;
+use crate::args::{self, Device, Digits, ModelKind, OptimizerName};
+use crate::model::Loaded;
+use crate::standardize::Standard;
+use crate::table::{Table, check_output, print, write_file};
+
+type B = Autodiff<Flex>;
+
+/// Fewer rows than this are no data to fit.
+const FEWEST_ROWS: usize = 10;
+
+/// Networks larger than this would not fit into memory while they are trained.
+const MOST_PARAMETERS: f64 = 2e8;
+
+/// The number of monotone layers when nothing is said of it.
+const DEFAULT_BLOCKS: usize = 2;
+
+/// The distortion when nothing is said of the bounds.
+const DEFAULT_DISTORTION: f64 = 100.0;
+
+/// What the table gives, in standardised variables.
+struct Prepared {
+    inputs: Vec<String>,
+    parameters: Vec<String>,
+    targets: Vec<String>,
+    x: Standard,
+    p: Standard,
+    y: Standard,
+    bounds: BoundsMode,
+    ranges: Vec<(f64, f64)>,
+    training: data::Table,
+    validation: Option<data::Table>,
+    /// Rows of training and validation in the user's units: x, p, y.
+    raw: [[Vec<f64>; 3]; 2],
+}
+
+pub fn run(args: &args::Fit) -> Result<Outcome> {
+    if args.device == Device::Cuda {
+        bail!("--device cuda: this program was built without it");
+    }
+    check_sizes(args)?;
+    let inputs: Vec<&Path> = vec![&args.data];
+    check_output(&args.output, &inputs)?;
+    if let Some(metrics) = &args.metrics {
+        check_output(metrics, &[&args.data, &args.output])?;
+    }
+    let table = Table::read(&args.data)?;
+    let prepared = prepare(args, &table)?;
+    check_parameters(args, prepared.inputs.len())?;
+    let folder = checkpoints(args, &table)?;
+    let clock = Instant::now();
+    let mut fitted = match (args.model, prepared.parameters.is_empty()) {
+        (ModelKind::Monlip, _) => {
+            let model = layer_config(args, &prepared).init::<B>(&Default::default())?;
+            let trained = fit(model, args, &prepared, &folder)?;
+            store(
+                args.precision,
+                &trained,
+                |m| freeze_monlip::<f32>(m, &prepared),
+                |m| freeze_monlip::<f64>(m, &prepared),
+            )?
+        }
+        (ModelKind::Bilipnet, true) => {
+            let model = net_config(args, &prepared).init::<B>(&Default::default())?;
+            let trained = fit(model, args, &prepared, &folder)?;
+            store(
+                args.precision,
+                &trained,
+                |m| Ok(Network::BiLipNet(scaled::<f32>(m.freeze()?, &prepared, false)?)),
+                |m| Ok(Network::BiLipNet(scaled::<f64>(m.freeze()?, &prepared, false)?)),
+            )?
+        }
+        (ModelKind::Plnet, true) => {
+            let net = net_config(args, &prepared).init::<B>(&Default::default())?;
+            let model = match &args.minimum {
+                None => PlNet::new(net),
+                Some(x) => PlNet::with_minimizer(net, prepared.x.apply(x))?,
+            };
+            let trained = fit(model, args, &prepared, &folder)?;
+            let minimum = args.minimum.as_deref();
+            store(
+                args.precision,
+                &trained,
+                |m| freeze_plnet::<f32>(m, &prepared, minimum),
+                |m| freeze_plnet::<f64>(m, &prepared, minimum),
+            )?
+        }
+        (kind, false) => {
+            let config = PartialConfig {
+                net: net_config(args, &prepared),
+                parameters: prepared.parameters.len(),
+                orthogonal_bias: vec![64, 128],
+                hidden_bias: vec![64, 128],
+            };
+            let net = config.init::<B>(&Default::default())?;
+            if kind == ModelKind::Plnet {
+                let trained = fit(PartialPlNet::new(net), args, &prepared, &folder)?;
+                store(
+                    args.precision,
+                    &trained,
+                    |m| freeze_partial_plnet::<f32>(m, &prepared),
+                    |m| freeze_partial_plnet::<f64>(m, &prepared),
+                )?
+            } else {
+                let trained = fit(net, args, &prepared, &folder)?;
+                store(
+                    args.precision,
+                    &trained,
+                    |m| {
+                        let net = partial::<f32>(&m.freeze()?, &prepared, false)?;
+                        Ok(Network::PartialBiLipNet(net))
+                    },
+                    |m| {
+                        let net = partial::<f64>(&m.freeze()?, &prepared, false)?;
+                        Ok(Network::PartialBiLipNet(net))
+                    },
+                )?
+            }
+        }
+    };
+    let seconds = clock.elapsed().as_secs_f64();
+    remember(&mut fitted, args, &prepared)?;
+    let Fitted {
+        model, parameters, ..
+    } = fitted;
+    model
+        .save(&args.output)
+        .with_context(|| args.output.display().to_string())?;
+    // Nothing is lost with the checkpoints any more.
+    let _ = std::fs::remove_dir_all(&folder);
+    let loaded = Loaded {
+        shown: args.output.display().to_string(),
+        model,
+    };
+    report(args, &loaded, &prepared, parameters, seconds)
+}
+
+/// A trained model, frozen.
+struct Fitted {
+    model: Model,
+    /// Number of trained parameters.
+    parameters: usize,
+    epochs: usize,
+    stopped_early: bool,
+    train_loss: f64,
+    validation_loss: Option<f64>,
+}
+
+fn check_sizes(args: &args::Fit) -> Result<()> {
+    ensure!(
+        (0.0..=0.9).contains(&args.validation),
+        "--validation {}: the share of held-out rows must lie between 0 and 0.9",
+        args.validation
+    );
+    ensure!(
+        args.patience.is_none() || args.validation > 0.0,
+        "--patience needs held-out rows; give --validation"
+    );
+    ensure!(
+        args.lr > 0.0 && args.lr.is_finite(),
+        "--lr {}: the learning rate must be positive",
+        args.lr
+    );
+    ensure!(
+        args.decay >= 0.0 && args.decay.is_finite(),
+        "--decay {}: must not be negative",
+        args.decay
+    );
+    for (name, value) in [
+        ("--epochs", args.epochs),
+        ("--batch", args.batch),
+        ("--blocks", args.blocks.unwrap_or(1)),
+        ("--householder", args.householder.unwrap_or(1)),
+    ] {
+        ensure!(value > 0, "{name} 0: must be at least 1");
+    }
+    ensure!(
+        !args.hidden.is_empty() && args.hidden.iter().all(|w| *w > 0),
+        "--hidden: every width must be at least 1"
+    );
+    if args.model == ModelKind::Monlip {
+        ensure!(
+            args.params.is_empty(),
+            "--params: a monotone layer has none; use --model bilipnet"
+        );
+        ensure!(
+            args.blocks.is_none_or(|b| b == 1),
+            "--blocks: a monotone layer is one block; use --model bilipnet"
+        );
+        ensure!(
+            args.householder.is_none(),
+            "--householder: a monotone layer has no orthogonal ones; use --model bilipnet"
+        );
+    }
+    if args.minimum.is_some() {
+        ensure!(
+            args.model == ModelKind::Plnet && args.params.is_empty(),
+            "--minimum: only a plnet without parameters has a minimum to be known"
+        );
+    }
+    Ok(())
+}
+
+fn check_parameters(args: &args::Fit, n: usize) -> Result<()> {
+    let width = |k: usize| args.hidden[k] as f64;
+    let block: f64 = (0..args.hidden.len())
+        .map(|k| width(k) * (n as f64 + width(k) + if k == 0 { 0.0 } else { width(k - 1) }))
+        .sum();
+    let total = args.blocks.unwrap_or(DEFAULT_BLOCKS) as f64 * (block + (n * n) as f64);
+    ensure!(
+        total <= MOST_PARAMETERS,
+        "--hidden, --blocks: a network of {total:.1e} parameters; the limit is {MOST_PARAMETERS:e}"
+    );
+    Ok(())
+}
+
+fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
+    let find = |names: &[String]| names.iter().map(|n| table.find(n)).collect::<Result<Vec<_>>>();
+    let targets = find(&args.target).context("--target")?;
+    let parameters = find(&args.params).context("--params")?;
+    let inputs = match &args.inputs {
+        Some(names) => find(names).context("--inputs")?,
+        None => (0..table.columns())
+            .filter(|k| !targets.contains(k) && !parameters.contains(k))
+            .collect(),
+    };
+    let mut seen = Vec::new();
+    for k in inputs.iter().chain(&parameters).chain(&targets) {
+        ensure!(
+            !seen.contains(k),
+            "column {:?} is named twice among inputs, parameters and targets",
+            table.name(*k)
+        );
+        seen.push(*k);
+    }
+    ensure!(
+        !inputs.is_empty(),
+        "no columns are left for the inputs; the table has {}",
+        table.columns()
+    );
+    match args.model {
+        ModelKind::Plnet => ensure!(
+            targets.len() == 1,
+            "--target: a plnet has one target, not {}",
+            targets.len()
+        ),
+        _ => ensure!(
+            targets.len() == inputs.len(),
+            "--target: {} targets for {} inputs; this model needs as many of the one as of the other",
+            targets.len(),
+            inputs.len()
+        ),
+    }
+    if let Some(x) = &args.minimum {
+        ensure!(
+            x.len() == inputs.len() && x.iter().all(|v| v.is_finite()),
+            "--minimum: {} numbers are needed, one for each input",
+            inputs.len()
+        );
+    }
+    ensure!(
+        table.rows() >= FEWEST_ROWS,
+        "{} rows are too few to fit anything; at least {FEWEST_ROWS} are needed",
+        table.rows()
+    );
+    let names = |columns: &[usize]| columns.iter().map(|k| table.name(*k)).collect::<Vec<_>>();
+    let (input_names, parameter_names, target_names) = (names(&inputs), names(&parameters), names(&targets));
+    let (x, p, y) = (
+        table.select(&inputs),
+        table.select(&parameters),
+        table.select(&targets),
+    );
+
+    // Scales and bounds.
+    let given = args.mu.is_some() || args.nu.is_some();
+    let potential = args.model == ModelKind::Plnet;
+    let (mut standard_x, mut standard_y) = if args.no_standardize {
+        (
+            Standard::identity(inputs.len()),
+            Standard::identity(targets.len()),
+        )
+    } else {
+        (
+            Standard::of(&x, &input_names, "input")?,
+            Standard::of(&y, &target_names, "target")?,
+        )
+    };
+    // Bounds in the user's units and monotone layers need one factor for all columns.
+    if given || args.model == ModelKind::Monlip {
+        standard_x = standard_x.uniform();
+        standard_y = standard_y.uniform();
+    }
+    if potential {
+        standard_y = standard_y.powers_of_four();
+    }
+    let standard_p = if args.no_standardize || parameters.is_empty() {
+        Standard::identity(parameters.len())
+    } else {
+        Standard::of(&p, &parameter_names, "parameter")?
+    };
+    let bounds = match (given, args.tau) {
+        (false, tau) => BoundsMode::Distortion(tau.unwrap_or(DEFAULT_DISTORTION)),
+        (true, tau) => {
+            let asked = Bounds::from_parts(args.mu, args.nu, tau).context("--mu, --nu, --tau")?;
+            let out = if potential {
+                standard_y.scale[0].sqrt()
+            } else {
+                standard_y.scale[0]
+            };
+            let factor = standard_x.scale[0] / out;
+            BoundsMode::Fixed(Bounds::new(asked.mu() * factor, asked.nu() * factor)?)
+        }
+    };
+
+    // Rows held out.
+    let order = data::shuffled(table.rows(), &mut Rng::new(args.seed ^ 0x5eed_0f_7e57));
+    let held_out = (args.validation * table.rows() as f64).round() as usize;
+    let (held_out, kept) = order.split_at(held_out.min(table.rows() - 1));
+    let rows_of = |values: &[f64], columns: usize, rows: &[usize]| -> Vec<f64> {
+        rows.iter()
+            .flat_map(|r| &values[r * columns..(r + 1) * columns])
+            .copied()
+            .collect()
+    };
+    let part = |rows: &[usize]| {
+        [
+            rows_of(&x, inputs.len(), rows),
+            rows_of(&p, parameters.len(), rows),
+            rows_of(&y, targets.len(), rows),
+        ]
+    };
+    let standardized = |[x, p, y]: &[Vec<f64>; 3]| {
+        data::Table::with_parameters(
+            standard_x.apply(x),
+            inputs.len(),
+            standard_p.apply(p),
+            parameters.len(),
+            standard_y.apply(y),
+            targets.len(),
+        )
+    };
+    let raw = [part(kept), part(held_out)];
+    let ranges = (0..inputs.len())
+        .map(|k| {
+            x.iter()
+                .skip(k)
+                .step_by(inputs.len())
+                .fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| {
+                    (a.min(*v), b.max(*v))
+                })
+        })
+        .collect();
+    Ok(Prepared {
+        training: standardized(&raw[0])?,
+        validation: match held_out.is_empty() {
+            true => None,
+            false => Some(standardized(&raw[1])?),
+        },
+        inputs: input_names,
+        parameters: parameter_names,
+        targets: target_names,
+        x: standard_x,
+        p: standard_p,
+        y: standard_y,
+        bounds,
+        ranges,
+        raw,
+    })
+}
+
+fn layer_config(args: &args::Fit, prepared: &Prepared) -> MonLipConfig {
+    MonLipConfig {
+        activation: args.activation,
+        general: args.general,
+        seed: args.seed,
+        ..MonLipConfig::new(prepared.inputs.len(), &args.hidden, prepared.bounds)
+    }
+}
+
+fn net_config(args: &args::Fit, prepared: &Prepared) -> BiLipNetConfig {
+    BiLipNetConfig {
+        orthogonal: match args.householder {
+            None => OrthogonalKind::Cayley,
+            Some(count) => OrthogonalKind::Householder(count),
+        },
+        ..BiLipNetConfig::new(
+            args.blocks.unwrap_or(DEFAULT_BLOCKS),
+            layer_config(args, prepared),
+        )
+    }
+}
+
+/// The folder of checkpoints, fresh, or that of the same run interrupted.
+fn checkpoints(args: &args::Fit, table: &Table) -> Result<PathBuf> {
+    let mut name = args.output.as_os_str().to_owned();
+    name.push(".checkpoints");
+    let folder = PathBuf::from(name);
+    let shown = folder.display();
+    // What must be the same for a run to go on; where it writes its figures need not be.
+    let mut settings = format!("{args:?}").replace(&format!("resume: {}", args.resume), "");
+    settings = settings.replace(&format!("metrics: {:?}", args.metrics), "");
+    let print = format!("{:08x}", {
+        let mut hash = crc32fast::Hasher::new();
+        hash.update(settings.as_bytes());
+        for value in table.select(&(0..table.columns()).collect::<Vec<_>>()) {
+            hash.update(&value.to_le_bytes());
+        }
+        hash.finalize()
+    });
+    let file = folder.join("run");
+    if folder.exists() {
+        ensure!(
+            args.resume,
+            "{shown}: an interrupted run; go on with --resume, or remove the folder to start anew"
+        );
+        let known = std::fs::read_to_string(&file).unwrap_or_default();
+        ensure!(
+            known.trim() == print,
+            "{shown}: the interrupted run had other data or settings; repeat them, or remove the folder to start anew"
+        );
+    } else {
+        if args.resume {
+            eprintln!("nothing to resume: {shown} is not there; starting anew");
+        }
+        std::fs::create_dir_all(&folder).with_context(|| shown.to_string())?;
+        write_file(&file, print.as_bytes())?;
+    }
+    Ok(folder)
+}
+
+fn fit<M>(model: M, args: &args::Fit, prepared: &Prepared, folder: &Path) -> Result<Trained<M>>
+where
+    M: AutodiffModule<B> + Predict<B>,
+    M::InnerModule: Predict<Flex>,
+{
+    let settings = TrainConfig {
+        epochs: args.epochs,
+        batch: args.batch,
+        schedule: Schedule::one_cycle(args.lr, (0.25, 0.7, 10.0, 100.0)),
+        optimizer: match args.optimizer {
+            OptimizerName::Adam => OptimizerKind::Adam(Adam {
+                decay: args.decay,
+                ..Adam::default()
+            }),
+            OptimizerName::Sgd => OptimizerKind::Sgd {
+                momentum: 0.9,
+                nesterov: true,
+            },
+        },
+        seed: args.seed,
+        patience: args.patience,
+        clip: args.clip,
+        checkpoints: Some(folder.to_owned()),
+        checkpoint_every: (args.epochs / 50).clamp(1, 20),
+        metrics: args.metrics.clone(),
+        progress: true,
+        ..Default::default()
+    };
+    // A second handler cannot be set; the first says the same.
+    let _ = ctrlc::set_handler(|| {
+        eprintln!("\ninterrupted; the same command with --resume goes on from the last checkpoint");
+        std::process::exit(130);
+    });
+    let trained = train::<B, M>(model, &prepared.training, prepared.validation.as_ref(), &settings);
+    let trained = match trained {
+        Ok(trained) => trained,
+        Err(error) => {
+            // A run that failed would fail again from where it was.
+            let _ = std::fs::remove_dir_all(folder);
+            return Err(error.into());
+        }
+    };
+    for warning in &trained.warnings {
+        eprintln!("warning: {warning}");
+    }
+    if let Some(epoch) = trained.resumed_from {
+        eprintln!("resumed after epoch {epoch}");
+    }
+    Ok(trained)
+}
+
+fn store<M: burn::module::Module<B>>(
+    digits: Digits,
+    trained: &Trained<M>,
+    single: impl Fn(&M) -> Result<Network<f32>>,
+    double: impl Fn(&M) -> Result<Network<f64>>,
+) -> Result<Fitted> {
+    let model = match digits {
+        Digits::F32 => Model::from(single(&trained.model)?),
+        Digits::F64 => Model::from(double(&trained.model)?),
+    };
+    let last = trained.history.last();
+    Ok(Fitted {
+        model,
+        parameters: trained.model.num_params(),
+        epochs: trained.history.len(),
+        stopped_early: trained.stopped_early,
+        train_loss: last.map_or(f64::NAN, |e| e.train_loss),
+        validation_loss: last.and_then(|e| e.validation_loss),
+    })
+}
+
+/// A network in the user's units: `√s·G` under a potential of scale s, `s·G + m` otherwise.
+fn scaled<T: Real>(net: BiLipNet<T>, prepared: &Prepared, potential: bool) -> Result<BiLipNet<T>> {
+    let output = if potential {
+        let n = prepared.inputs.len();
+        let root = Standard {
+            center: vec![0.0; n],
+            scale: vec![prepared.y.scale[0].sqrt(); n],
+        };
+        root.backward()?
+    } else {
+        prepared.y.backward()?
+    };
+    Ok(net.with_scalings(prepared.x.forward()?, output)?)
+}
+
+fn freeze_monlip<T: Real>(model: &MonLip<B>, prepared: &Prepared) -> Result<Network<T>> {
+    let (x, y) = (&prepared.x, &prepared.y);
+    let free = model
+        .free()?
+        .in_variables((&x.center, x.scale[0]), (&y.center, y.scale[0]))?;
+    Ok(Network::MonLip(bilip::MonLip::from_free(&free)?))
+}
+
+/// The offset of a potential in the user's units.
+fn offset(standardized: f64, prepared: &Prepared) -> f64 {
+    prepared.y.scale[0] * standardized + prepared.y.center[0]
+}
+
+fn freeze_plnet<T: Real>(
+    model: &PlNet<B>,
+    prepared: &Prepared,
+    minimum: Option<&[f64]>,
+) -> Result<Network<T>> {
+    let frozen = model.freeze::<T>()?;
+    let net = scaled(frozen.net().clone(), prepared, true)?;
+    let offset = offset(frozen.offset(), prepared);
+    Ok(Network::PlNet(match minimum {
+        None => bilip::PlNet::new(net, offset)?,
+        Some(x) => bilip::PlNet::with_minimizer(net, offset, x.iter().map(|v| T::round_from(*v)).collect())?,
+    }))
+}
+
+/// A partial network in the user's units; the scale of p goes into the first layers of the bias networks.
+fn partial<T: Real>(
+    frozen: &bilip::PartialBiLipNet<T>,
+    prepared: &Prepared,
+    potential: bool,
+) -> Result<bilip::PartialBiLipNet<T>> {
+    let fold = |mlps: &[Mlp<T>]| {
+        mlps.iter()
+            .map(|mlp| {
+                let mut layers = mlp.convert::<f64>().layers().to_vec();
+                if let Some((weight, bias)) = layers.first_mut() {
+                    let (center, scale) = (&prepared.p.center, &prepared.p.scale);
+                    let folded =
+                        Mat::from_fn(weight.nrows(), weight.ncols(), |i, j| weight[(i, j)] / scale[j]);
+                    for (i, b) in bias.iter_mut().enumerate() {
+                        *b -= (0..center.len()).map(|j| folded[(i, j)] * center[j]).sum::<f64>();
+                    }
+                    *weight = folded;
+                }
+                Ok(Mlp::new(layers)?.convert())
+            })
+            .collect::<Result<Vec<_>>>()
+    };
+    let net = scaled(frozen.net().clone(), prepared, potential)?;
+    Ok(bilip::PartialBiLipNet::new(
+        net,
+        fold(frozen.orthogonal_bias())?,
+        fold(frozen.hidden_bias())?,
+    )?)
+}
+
+fn freeze_partial_plnet<T: Real>(model: &PartialPlNet<B>, prepared: &Prepared) -> Result<Network<T>> {
+    let frozen = model.freeze::<T>()?;
+    let net = partial(frozen.net(), prepared, true)?;
+    Ok(Network::PartialPlNet(bilip::PartialPlNet::new(
+        net,
+        offset(frozen.offset(), prepared),
+    )?))
+}
+
+/// Writes into the model where it came from.
+fn remember(fitted: &mut Fitted, args: &args::Fit, prepared: &Prepared) -> Result<()> {
+    let data = args.data.file_name().unwrap_or(args.data.as_os_str());
+    let mut note = |key: &str, value: String| fitted.model.provenance.insert(key.to_string(), value);
+    note("inputs", serde_json::to_string(&prepared.inputs)?);
+    note("targets", serde_json::to_string(&prepared.targets)?);
+    if !prepared.parameters.is_empty() {
+        note("parameters", serde_json::to_string(&prepared.parameters)?);
+    }
+    note("input_ranges", serde_json::to_string(&prepared.ranges)?);
+    note("data", data.to_string_lossy().into_owned());
+    note(
+        "program",
+        concat!("bilip ", env!("CARGO_PKG_VERSION")).to_string(),
+    );
+    note("seed", args.seed.to_string());
+    note("epochs", fitted.epochs.to_string());
+    note("train_loss_standardized", format!("{:e}", fitted.train_loss));
+    if let Some(loss) = fitted.validation_loss {
+        note("validation_loss_standardized", format!("{loss:e}"));
+    }
+    if fitted.stopped_early {
+        note("stopped_early", "true".into());
+    }
+    Ok(())
+}
+
+/// Root mean square of the error and share of the variance explained, in the user's units.
+fn quality(model: &Loaded, [x, p, y]: &[Vec<f64>; 3]) -> Result<Option<(f64, f64)>> {
+    if y.is_empty() {
+        return Ok(None);
+    }
+    let columns = model.targets().len();
+    let predicted = model.evaluate(x, p)?;
+    let square: f64 = predicted.iter().zip(y).map(|(a, b)| (a - b).powi(2)).sum();
+    let rows = y.len() as f64 / columns as f64;
+    let mut spread = 0.0;
+    for k in 0..columns {
+        let column = || y.iter().skip(k).step_by(columns);
+        let mean = column().sum::<f64>() / rows;
+        spread += column().map(|v| (v - mean).powi(2)).sum::<f64>();
+    }
+    Ok(Some((
+        (square / y.len() as f64).sqrt(),
+        1.0 - square / spread.max(f64::MIN_POSITIVE),
+    )))
+}
+
+fn report(
+    args: &args::Fit,
+    model: &Loaded,
+    prepared: &Prepared,
+    parameters: usize,
+    seconds: f64,
+) -> Result<Outcome> {
+    let training = quality(model, &prepared.raw[0])?;
+    let validation = quality(model, &prepared.raw[1])?;
+    let certificate = model.model.certificate();
+    let minimum = if model.is_potential() && model.parameters() == 0 {
+        // A tolerance that the size of the inputs makes sensible.
+        let size = prepared.x.scale.iter().copied().fold(0.0, f64::max);
+        let options = InverseOptions {
+            tolerance: 1e-8 * size.max(1.0),
+            ..Default::default()
+        };
+        model.minimize(&[], &options)?.pop()
+    } else {
+        None
+    };
+    if args.json {
+        let summary = json!({
+            "kind": model.kind(),
+            "output": args.output,
+            "rows": prepared.training.rows(),
+            "held_out_rows": prepared.validation.as_ref().map_or(0, |t| t.rows()),
+            "parameters": parameters,
+            "seconds": seconds,
+            "train_rmse": training.map(|q| q.0),
+            "validation_rmse": validation.map(|q| q.0),
+            "validation_r2": validation.map(|q| q.1),
+            "certificate": certificate,
+            "minimum": minimum,
+        });
+        print(&(serde_json::to_string_pretty(&summary)? + "\n"))?;
+    } else {
+        let mut text = format!(
+            "{} of {} inputs, {parameters} parameters, fitted to {} rows in {seconds:.1} s\n",
+            model.kind(),
+            model.n(),
+            prepared.training.rows()
+        );
+        if let Some((rmse, _)) = training {
+            text += &format!("error      {rmse:.4} rms on these rows");
+            if let Some((rmse, r2)) = validation {
+                text += &format!(", {rmse:.4} on those held out (R2 {r2:.5})");
+            }
+            text += "\n";
+        }
+        let verdict = if certificate.holds() {
+            "proved"
+        } else {
+            "NOT PROVED"
+        };
+        text += &format!(
+            "bounds     mu = {}, nu = {} in your units (distortion {}): {verdict}\n",
+            short(certificate.mu()),
+            short(certificate.nu()),
+            short(certificate.nu() / certificate.mu())
+        );
+        if let Some(pl) = certificate.pl_constant() {
+            text += &format!("           Polyak-Lojasiewicz constant {}\n", short(pl));
+        }
+        if let Some(minimum) = &minimum {
+            text += &apply::describe(model, minimum);
+        }
+        text += &format!("written to {}\n", args.output.display());
+        print(&text)?;
+    }
+    Ok(match certificate.holds() {
+        true => Outcome::Done,
+        false => Outcome::NotMet,
+    })
+}
+
+/// A number with five significant digits.
+fn short(value: f64) -> String {
+    let text = format!("{value:.4e}");
+    text.parse::<f64>().map_or(text, |v| v.to_string())
+}

@@ -1,0 +1,232 @@
+//! A model file as the commands use it: any kind and precision, in and out in f64.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use bilip::{BiLipschitz, Inverse, InverseOptions, Minimum, Model, Network, Real, Stored};
+
+use crate::table::Table;
+
+pub struct Loaded {
+    pub shown: String,
+    pub model: Model,
+}
+
+impl Loaded {
+    pub fn read(path: &Path) -> Result<Self> {
+        let shown = path.display().to_string();
+        let model = Model::load(path).with_context(|| shown.clone())?;
+        Ok(Loaded { shown, model })
+    }
+
+    /// Whether the weights are single precision.
+    pub fn single(&self) -> bool {
+        matches!(self.model.network, Stored::F32(_))
+    }
+
+    pub fn kind(&self) -> &'static str {
+        match &self.model.network {
+            Stored::F32(n) => n.kind_name(),
+            Stored::F64(n) => n.kind_name(),
+        }
+    }
+
+    pub fn n(&self) -> usize {
+        self.model.dim()
+    }
+
+    /// Number of parameters p; zero unless the model is partial.
+    pub fn parameters(&self) -> usize {
+        fn of<T: Real>(network: &Network<T>) -> usize {
+            match network {
+                Network::PartialBiLipNet(g) => g.parameters(),
+                Network::PartialPlNet(f) => f.net().parameters(),
+                _ => 0,
+            }
+        }
+        match &self.model.network {
+            Stored::F32(n) => of(n),
+            Stored::F64(n) => of(n),
+        }
+    }
+
+    /// Whether the model is a scalar with a minimum.
+    pub fn is_potential(&self) -> bool {
+        fn of<T: Real>(network: &Network<T>) -> bool {
+            matches!(network, Network::PlNet(_) | Network::PartialPlNet(_))
+        }
+        match &self.model.network {
+            Stored::F32(n) => of(n),
+            Stored::F64(n) => of(n),
+        }
+    }
+
+    fn names(&self, key: &str, count: usize, prefix: &str) -> Vec<String> {
+        self.model
+            .provenance
+            .get(key)
+            .and_then(|text| serde_json::from_str::<Vec<String>>(text).ok())
+            .filter(|names| names.len() == count)
+            .unwrap_or_else(|| (1..=count).map(|k| format!("{prefix}{k}")).collect())
+    }
+
+    /// The names of x.
+    pub fn inputs(&self) -> Vec<String> {
+        self.names("inputs", self.n(), "x")
+    }
+
+    /// The names of p.
+    pub fn parameter_names(&self) -> Vec<String> {
+        self.names("parameters", self.parameters(), "p")
+    }
+
+    /// The names of what comes out.
+    pub fn targets(&self) -> Vec<String> {
+        if self.is_potential() {
+            self.names("targets", 1, "f")
+        } else {
+            self.names("targets", self.n(), "y")
+        }
+    }
+
+    /// The ranges of the data it was fitted to, where they are known.
+    pub fn ranges(&self) -> Option<Vec<(f64, f64)>> {
+        let text = self.model.provenance.get("input_ranges")?;
+        serde_json::from_str::<Vec<(f64, f64)>>(text)
+            .ok()
+            .filter(|r| r.len() == self.n() && r.iter().all(|(a, b)| a < b && (b - a).is_finite()))
+    }
+
+    /// Outputs of rows x with one row of p each.
+    pub fn evaluate(&self, x: &[f64], p: &[f64]) -> Result<Vec<f64>> {
+        fn of<T: Real>(network: &Network<T>, x: &[f64], p: &[f64]) -> bilip::Result<Vec<f64>> {
+            let narrow = |v: &[f64]| v.iter().map(|v| T::round_from(*v)).collect::<Vec<T>>();
+            let (x, p) = (narrow(x), narrow(p));
+            let y = match network {
+                Network::MonLip(l) => l.forward(&x)?,
+                Network::BiLipNet(g) => g.forward(&x)?,
+                Network::PlNet(f) => f.value(&x)?,
+                Network::PartialBiLipNet(g) => g.forward(&x, &p)?,
+                Network::PartialPlNet(f) => f.value(&x, &p)?,
+                _ => return Err(unknown()),
+            };
+            Ok(y.iter().map(|v| v.as_f64()).collect())
+        }
+        Ok(match &self.model.network {
+            Stored::F32(n) => of(n, x, p),
+            Stored::F64(n) => of(n, x, p),
+        }?)
+    }
+
+    /// The x of rows y.
+    pub fn inverse(&self, y: &[f64], p: &[f64], options: &InverseOptions) -> Result<Inverse> {
+        fn of<T: Real>(
+            network: &Network<T>,
+            y: &[f64],
+            p: &[f64],
+            options: &InverseOptions,
+        ) -> bilip::Result<Inverse> {
+            match network {
+                Network::MonLip(l) => l.inverse(y, options),
+                Network::BiLipNet(g) => g.inverse(y, options),
+                Network::PartialBiLipNet(g) => g.inverse(y, p, options),
+                _ => Err(unknown()),
+            }
+        }
+        ensure!(
+            !self.is_potential(),
+            "{}: a {} is a scalar and has no inverse; bilip minimize gives its minimum",
+            self.shown,
+            self.kind()
+        );
+        Ok(match &self.model.network {
+            Stored::F32(n) => of(n, y, p, options),
+            Stored::F64(n) => of(n, y, p, options),
+        }?)
+    }
+
+    /// The minimum, one for every row of p.
+    pub fn minimize(&self, p: &[f64], options: &InverseOptions) -> Result<Vec<Minimum>> {
+        fn of<T: Real>(
+            network: &Network<T>,
+            p: &[f64],
+            options: &InverseOptions,
+        ) -> bilip::Result<Vec<Minimum>> {
+            match network {
+                Network::PlNet(f) => Ok(vec![f.minimize(options)?]),
+                Network::PartialPlNet(f) => f.minimize(p, options),
+                _ => Err(unknown()),
+            }
+        }
+        ensure!(
+            self.is_potential(),
+            "{}: a {} is not a scalar and has no minimum; fit one with --model plnet",
+            self.shown,
+            self.kind()
+        );
+        Ok(match &self.model.network {
+            Stored::F32(n) => of(n, p, options),
+            Stored::F64(n) => of(n, p, options),
+        }?)
+    }
+
+    /// The rows of p that `--at` gives: as many as there are, or those of the table itself where it has them.
+    pub fn parameters_at(&self, at: Option<&str>, table: Option<&Table>) -> Result<Vec<f64>> {
+        let count = self.parameters();
+        let names = self.parameter_names();
+        match (count, at) {
+            (0, None) => Ok(Vec::new()),
+            (0, Some(_)) => bail!(
+                "{}: --at is for partial models; this is a {}",
+                self.shown,
+                self.kind()
+            ),
+            (_, Some(text)) => {
+                let numbers: Option<Vec<f64>> = text.split(',').map(|v| v.trim().parse().ok()).collect();
+                let values = match numbers {
+                    Some(values) => {
+                        ensure!(
+                            values.len() == count,
+                            "--at {text}: {} numbers, but the model has {count} parameters ({})",
+                            values.len(),
+                            names.join(", ")
+                        );
+                        values
+                    }
+                    None => {
+                        let table = Table::read(Path::new(text)).context("--at")?;
+                        table.matching(&names).with_context(|| {
+                            format!(
+                                "--at {text}: {} columns, but the model has {count} parameters ({})",
+                                table.columns(),
+                                names.join(", ")
+                            )
+                        })?
+                    }
+                };
+                ensure!(
+                    values.iter().all(|v| v.is_finite()),
+                    "--at {text}: not a finite number"
+                );
+                Ok(values)
+            }
+            (_, None) => table
+                .filter(|t| names.iter().all(|n| (0..t.columns()).any(|k| t.name(k) == *n)))
+                .and_then(|t| t.matching(&names))
+                .with_context(|| {
+                    format!(
+                        "{}: a {} needs its parameters ({}): give them with --at",
+                        self.shown,
+                        self.kind(),
+                        names.join(", ")
+                    )
+                }),
+        }
+    }
+}
+
+fn unknown() -> bilip::Error {
+    bilip::Error::ModelFile {
+        reason: "a kind of network that this program does not know".into(),
+    }
+}

@@ -1,0 +1,378 @@
+//! Tables of numbers: CSV and NumPy, files and standard streams.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Rows of finite numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// Where it came from, for messages.
+    source: String,
+    /// The header, where there is one.
+    names: Option<Vec<String>>,
+    columns: usize,
+    /// Row-major.
+    values: Vec<f64>,
+}
+
+impl Table {
+    pub fn rows(&self) -> usize {
+        self.values.len() / self.columns
+    }
+
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The name of a column: its header, or its number.
+    pub fn name(&self, column: usize) -> String {
+        match &self.names {
+            Some(names) => names[column].clone(),
+            None => (column + 1).to_string(),
+        }
+    }
+
+    /// The index of a column given by name or, failing that, by number from 1.
+    pub fn find(&self, what: &str) -> Result<usize> {
+        let what = what.trim();
+        if let Some(names) = &self.names
+            && let Some(k) = names.iter().position(|n| n == what)
+        {
+            return Ok(k);
+        }
+        match what.parse::<usize>() {
+            Ok(k) if (1..=self.columns).contains(&k) => Ok(k - 1),
+            _ => {
+                let shown: Vec<String> = (0..self.columns.min(12)).map(|k| self.name(k)).collect();
+                let more = if self.columns > 12 { ", …" } else { "" };
+                bail!(
+                    "{}: no column {what:?}; there are {}{more}",
+                    self.source,
+                    shown.join(", ")
+                )
+            }
+        }
+    }
+
+    /// Some of the columns, row-major.
+    pub fn select(&self, columns: &[usize]) -> Vec<f64> {
+        self.values
+            .chunks_exact(self.columns)
+            .flat_map(|row| columns.iter().map(|c| row[*c]))
+            .collect()
+    }
+
+    /// The columns of a model's variables: by name where the header has them all, else all in order.
+    ///
+    /// `None` when they are not there.
+    pub fn matching(&self, names: &[String]) -> Option<Vec<f64>> {
+        if let Some(header) = &self.names {
+            let found: Option<Vec<usize>> =
+                names.iter().map(|n| header.iter().position(|h| h == n)).collect();
+            if let Some(found) = found {
+                return Some(self.select(&found));
+            }
+        }
+        (self.columns == names.len()).then(|| self.values.clone())
+    }
+
+    /// Reads a table; `-` is standard input.
+    pub fn read(path: &Path) -> Result<Table> {
+        let source = if is_stream(path) {
+            "standard input".to_string()
+        } else {
+            path.display().to_string()
+        };
+        let mut bytes = Vec::new();
+        if is_stream(path) {
+            std::io::stdin()
+                .lock()
+                .read_to_end(&mut bytes)
+                .context("standard input")?;
+        } else {
+            let extension = extension(path);
+            ensure!(
+                !["parquet", "xlsx", "xls", "feather", "npz"].contains(&extension.as_str()),
+                "{source}: .{extension} files are not read; convert it to .csv or .npy"
+            );
+            let mut file = std::fs::File::open(path).with_context(|| source.clone())?;
+            ensure!(
+                !file.metadata().with_context(|| source.clone())?.is_dir(),
+                "{source}: is a folder, not a table"
+            );
+            file.read_to_end(&mut bytes).with_context(|| source.clone())?;
+        }
+        ensure!(!bytes.is_empty(), "{source}: the file is empty");
+        let table = if bytes.starts_with(b"\x93NUMPY") {
+            read_npy(&bytes, source)?
+        } else if extension(path) == "npy" {
+            bail!("{source}: not a NumPy file, whatever its name says");
+        } else {
+            read_csv(&bytes, source)?
+        };
+        Ok(table)
+    }
+}
+
+/// Whether a path stands for standard input or output.
+pub fn is_stream(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn extension(path: &Path) -> String {
+    path.extension()
+        .map_or(String::new(), |e| e.to_string_lossy().to_lowercase())
+}
+
+fn read_csv(bytes: &[u8], source: String) -> Result<Table> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| anyhow::anyhow!("{source}: neither text nor a NumPy file"))?
+        .trim_start_matches('\u{feff}');
+    let first = text.lines().find(|l| !l.trim().is_empty()).unwrap_or("");
+    let delimiter = [b',', b';', b'\t']
+        .into_iter()
+        .max_by_key(|d| (first.bytes().filter(|b| b == d).count(), *d == b','))
+        .unwrap_or(b',');
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .delimiter(delimiter)
+        .trim(csv::Trim::All)
+        .from_reader(text.as_bytes());
+    let mut names: Option<Vec<String>> = None;
+    let mut columns = 0;
+    let mut values = Vec::new();
+    for (k, record) in reader.records().enumerate() {
+        let record = record.map_err(|e| anyhow::anyhow!("{source}: {e}"))?;
+        let line = record.position().map_or(k as u64 + 1, |p| p.line());
+        if k == 0 {
+            columns = record.len();
+            if record.iter().any(|cell| cell.parse::<f64>().is_err()) {
+                names = Some(header(&record, &source)?);
+                continue;
+            }
+        }
+        ensure!(
+            record.len() == columns,
+            "{source}, line {line}: {} cells where {columns} are expected",
+            record.len()
+        );
+        for (j, cell) in record.iter().enumerate() {
+            let column = match &names {
+                Some(names) => names[j].clone(),
+                None => (j + 1).to_string(),
+            };
+            ensure!(
+                !cell.is_empty(),
+                "{source}, line {line}, column {column}: the cell is empty; fill it or leave the row out"
+            );
+            let value: f64 = cell.parse().map_err(|_| {
+                anyhow::anyhow!("{source}, line {line}, column {column}: {cell:?} is not a number")
+            })?;
+            ensure!(
+                value.is_finite(),
+                "{source}, line {line}, column {column}: {cell} is not a finite number; leave the row out"
+            );
+            values.push(value);
+        }
+    }
+    ensure!(!values.is_empty(), "{source}: there are no rows of numbers");
+    Ok(Table {
+        source,
+        names,
+        columns,
+        values,
+    })
+}
+
+fn header(record: &csv::StringRecord, source: &str) -> Result<Vec<String>> {
+    let names: Vec<String> = record.iter().map(str::to_string).collect();
+    for (k, name) in names.iter().enumerate() {
+        ensure!(!name.is_empty(), "{source}: column {} has no name", k + 1);
+        ensure!(
+            !names[..k].contains(name),
+            "{source}: two columns are called {name:?}; rename one"
+        );
+    }
+    Ok(names)
+}
+
+fn read_npy(bytes: &[u8], source: String) -> Result<Table> {
+    fn all<T: npyz::Deserialize>(file: npyz::NpyFile<&[u8]>, to: impl Fn(T) -> f64) -> Result<Vec<f64>> {
+        let items = file.data::<T>().map_err(|e| anyhow::anyhow!("{e}"))?;
+        let mut values = Vec::new();
+        for item in items {
+            values.push(to(item.map_err(|_| anyhow::anyhow!("the file is cut short"))?));
+        }
+        Ok(values)
+    }
+    let open = || {
+        npyz::NpyFile::new(bytes)
+            .map_err(|e| anyhow::anyhow!("{source}: not a NumPy file that can be read: {e}"))
+    };
+    let file = open()?;
+    let shape: Vec<usize> = file.shape().iter().map(|d| *d as usize).collect();
+    let (rows, columns) = match shape[..] {
+        [rows] => (rows, 1),
+        [rows, columns] => (rows, columns),
+        _ => bail!("{source}: an array of shape {shape:?}, where a table of rows and columns is needed"),
+    };
+    let by_columns = file.order() == npyz::Order::Fortran;
+    let dtype = file.dtype().descr();
+    let kind = dtype.trim_matches(|c| "'\"<>|=".contains(c)).to_string();
+    let values = match kind.as_str() {
+        "f8" => all::<f64>(file, |v| v),
+        "f4" => all::<f32>(file, f64::from),
+        "i8" => all::<i64>(file, |v| v as f64),
+        "i4" => all::<i32>(file, f64::from),
+        other => Err(anyhow::anyhow!(
+            "numbers of type {other} are not read; use float64"
+        )),
+    }
+    .map_err(|e| anyhow::anyhow!("{source}: {e}"))?;
+    ensure!(rows > 0 && columns > 0, "{source}: there are no rows of numbers");
+    ensure!(
+        rows.checked_mul(columns) == Some(values.len()),
+        "{source}: the file is cut short"
+    );
+    let values: Vec<f64> = if by_columns {
+        (0..rows * columns)
+            .map(|k| values[(k % columns) * rows + k / columns])
+            .collect()
+    } else {
+        values
+    };
+    if let Some(k) = values.iter().position(|v| !v.is_finite()) {
+        bail!(
+            "{source}, row {}, column {}: {} is not a finite number; leave the row out",
+            k / columns + 1,
+            k % columns + 1,
+            values[k]
+        );
+    }
+    Ok(Table {
+        source,
+        names: None,
+        columns,
+        values,
+    })
+}
+
+/// A table to be written, and how.
+pub struct Output<'a> {
+    pub names: &'a [String],
+    pub values: &'a [f64],
+    /// Whether the numbers are single precision, and shown as such.
+    pub single: bool,
+}
+
+impl Output<'_> {
+    fn csv(&self) -> String {
+        let mut text = String::new();
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        // Names of columns may need quotes; numbers never do.
+        if writer.write_record(self.names).is_ok()
+            && let Ok(bytes) = writer.into_inner()
+        {
+            text += &String::from_utf8_lossy(&bytes);
+        }
+        for row in self.values.chunks_exact(self.names.len().max(1)) {
+            for (k, value) in row.iter().enumerate() {
+                if k > 0 {
+                    text.push(',');
+                }
+                if self.single {
+                    text += &(*value as f32).to_string();
+                } else {
+                    text += &value.to_string();
+                }
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    fn npy(&self) -> Result<Vec<u8>> {
+        let columns = self.names.len() as u64;
+        let rows = self.values.len() as u64 / columns.max(1);
+        let mut bytes = Vec::new();
+        let options = npyz::WriteOptions::new().default_dtype().shape(&[rows, columns]);
+        use npyz::WriterBuilder;
+        let mut writer = options.writer(&mut bytes).begin_nd()?;
+        writer.extend(self.values.iter().copied())?;
+        writer.finish()?;
+        Ok(bytes)
+    }
+
+    /// Writes to a file, by its name CSV or NumPy, or as CSV to standard output.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        if is_stream(path) {
+            return print(&self.csv());
+        }
+        match extension(path).as_str() {
+            "npy" => write_file(path, &self.npy()?),
+            _ => write_file(path, self.csv().as_bytes()),
+        }
+    }
+}
+
+/// Prints to standard output; a closed pipe is not an error.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("standard output"),
+    }
+}
+
+/// The folder a file lies in.
+fn folder(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Writes a file under a temporary name and renames it.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let context = || path.display().to_string();
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".bilip-").suffix(".tmp");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    let mut file = builder.tempfile_in(folder(path)).with_context(context)?;
+    file.write_all(bytes).with_context(context)?;
+    file.as_file().sync_all().with_context(context)?;
+    file.persist(path).map_err(|e| e.error).with_context(context)?;
+    Ok(())
+}
+
+/// Refuses an output that cannot be written, or that is one of the inputs, before any work is done.
+pub fn check_output(output: &Path, inputs: &[&Path]) -> Result<()> {
+    if is_stream(output) {
+        return Ok(());
+    }
+    let shown = output.display();
+    ensure!(!output.as_os_str().is_empty(), "the name of the output is empty");
+    ensure!(!output.is_dir(), "{shown}: is a folder; name a file");
+    if let Ok(real) = output.canonicalize() {
+        for input in inputs {
+            ensure!(
+                input.canonicalize().map_or(true, |i| i != real),
+                "{shown}: is the input as well; name another output"
+            );
+        }
+        let read_only = output.metadata().is_ok_and(|m| m.permissions().readonly());
+        ensure!(!read_only, "{shown}: is read-only");
+    }
+    tempfile::Builder::new()
+        .prefix(".bilip-")
+        .tempfile_in(folder(output))
+        .with_context(|| format!("{shown}: cannot be written"))?;
+    Ok(())
+}

@@ -1,0 +1,434 @@
+//! Every command, end to end, on files.
+
+mod common;
+
+use common::{Place, QUICK, parse_csv, repository};
+
+fn oven() -> String {
+    repository("examples/oven.csv").display().to_string()
+}
+
+fn lens() -> String {
+    repository("examples/lens.csv").display().to_string()
+}
+
+fn humidity() -> String {
+    repository("examples/humidity.csv").display().to_string()
+}
+
+#[test]
+fn a_table_becomes_a_certified_minimum() {
+    let place = Place::new();
+    let summary = place.json(&format!(
+        "fit {} --target loss --hidden 32,32 --epochs 60 --json --metrics run.csv -o oven.safetensors",
+        oven()
+    ));
+    assert!(summary["validation_r2"].as_f64().unwrap() > 0.98, "{summary}");
+    assert_eq!(summary["rows"], 1800);
+    assert_eq!(place.csv("run.csv").1.len(), 60);
+    // Nothing but the model and the figures is left behind.
+    assert_eq!(place.names(), ["oven.safetensors", "run.csv"]);
+
+    let certificate = place.json("certify oven.safetensors --json");
+    assert_eq!(certificate["holds"], true);
+    let number = |key: &str| certificate[key].as_f64().unwrap();
+    assert!(number("certified_mu") >= number("mu") && number("certified_nu") <= number("nu"));
+    // The columns are scaled by 1/32 and 1/16: a distortion of 100 becomes 200 in the user's units.
+    assert!((number("distortion") - 200.0).abs() < 1e-9);
+    assert!((number("nu") / number("mu") - 200.0).abs() < 1e-9);
+    assert!((number("pl_constant") / number("mu").powi(2) - 1.0).abs() < 1e-9);
+    for layer in certificate["layers"].as_array().unwrap() {
+        assert!(layer["kind"].is_string() && layer["margin"].is_number());
+    }
+
+    let minimum = place.json("minimize oven.safetensors --json");
+    for key in ["x", "value", "gap", "distance_bound", "iterations", "status"] {
+        assert!(!minimum[key].is_null(), "{key}");
+    }
+    assert_eq!(minimum["status"], "converged");
+    let x: Vec<f64> = minimum["x"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| v.as_f64().unwrap())
+        .collect();
+    // The data's own minimum is at (220, 30).
+    assert!((x[0] - 220.0).abs() < 8.0 && (x[1] - 30.0).abs() < 8.0, "{x:?}");
+    // It is the minimum of the stored function: eval agrees, and no measured row lies below.
+    place.write("x.csv", format!("temperature,minutes\n{},{}\n", x[0], x[1]));
+    place.ok("eval oven.safetensors -i x.csv -o y.csv");
+    let (header, rows) = place.csv("y.csv");
+    assert_eq!(header, ["loss"]);
+    assert!((rows[0][0] - minimum["value"].as_f64().unwrap()).abs() < 1e-9);
+    place.ok(&format!("eval oven.safetensors -i {} -o all.csv", oven()));
+    let (_, all) = place.csv("all.csv");
+    assert_eq!(all.len(), 2000);
+    assert!(all.iter().all(|r| r[0] >= rows[0][0] - 1e-12));
+
+    let text = place.ok("inspect oven.safetensors");
+    for part in [
+        "PLNet, f64",
+        "temperature, minutes",
+        "loss",
+        "monotone: widths [32, 32]",
+        "oven.csv",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    let inspected = place.json("inspect oven.safetensors --json");
+    assert_eq!(inspected["n"], 2);
+    assert_eq!(inspected["inputs"][0], "temperature");
+
+    place.ok(&format!("plot oven.safetensors --data {} -o oven.svg", oven()));
+    let svg = place.read("oven.svg");
+    assert!(svg.starts_with("<svg") && svg.contains("temperature") && svg.contains("minimum"));
+    assert!(svg.matches("<circle").count() >= 2000);
+}
+
+#[test]
+fn bounds_given_hold_in_the_user_s_units() {
+    let place = Place::new();
+    for (model, target, more) in [
+        ("plnet", "u", ""),
+        ("bilipnet", "u,v", ""),
+        ("monlip", "u,v", "--activation tanh"),
+        ("bilipnet", "u,v", "--householder 2 --general --precision f32"),
+        (
+            "plnet",
+            "u",
+            "--no-standardize --optimizer sgd --lr 1e-9 --clip 1",
+        ),
+    ] {
+        place.ok(&format!(
+            "fit {} --target {target} --inputs azimuth,elevation --model {model} --mu 2 --nu 60 {QUICK} {more} -o m.safetensors",
+            lens()
+        ));
+        let certificate = place.json("certify m.safetensors --json");
+        assert_eq!(certificate["mu"], 2.0, "{model}");
+        assert_eq!(certificate["nu"], 60.0, "{model}");
+        assert_eq!(certificate["holds"], true, "{model}");
+    }
+    // Two of three are enough, and three that agree.
+    place.ok(&format!(
+        "fit {} --target loss --nu 8 --tau 4 {QUICK} -o m.safetensors",
+        oven()
+    ));
+    assert_eq!(place.json("certify m.safetensors --json")["mu"], 2.0);
+    place.ok(&format!(
+        "fit {} --target loss --mu 2 --nu 8 --tau 4 {QUICK} -o m.safetensors",
+        oven()
+    ));
+}
+
+#[test]
+fn a_map_is_inverted_with_a_report() {
+    let place = Place::new();
+    place.ok(&format!(
+        "fit {} --target u,v --model bilipnet --tau 6 --hidden 16,16 --epochs 20 -o lens.safetensors",
+        lens()
+    ));
+    place.ok(&format!("eval lens.safetensors -i {} -o y.npy", lens()));
+    for method in ["auto", "newton", "dys", "fsm", "fbfs", "drs"] {
+        place.ok(&format!(
+            "invert lens.safetensors -i y.npy -o x.csv --method {method} --tol 1e-6 --report r.json"
+        ));
+        let report: serde_json::Value = serde_json::from_str(&place.read("r.json")).unwrap();
+        assert_eq!(report["rows"], 1500);
+        assert_eq!(report["converged"], 1500, "{method}");
+        assert!(report["max_error_bound"].as_f64().unwrap() <= 1e-6);
+        assert!(report["max_residual"].as_f64().unwrap() < 1e-3);
+        assert!(
+            report["iterations"]["mean"].as_f64().unwrap() <= report["iterations"]["max"].as_f64().unwrap()
+        );
+        assert!(report["seconds"].as_f64().unwrap() > 0.0);
+        let (header, x) = place.csv("x.csv");
+        assert_eq!(header, ["azimuth", "elevation"]);
+        let (_, data) = parse_csv(&std::fs::read_to_string(lens()).unwrap());
+        for (row, expected) in x.iter().zip(&data) {
+            let error = (row[0] - expected[0]).hypot(row[1] - expected[1]);
+            assert!(error < 2e-6, "{method}: {error}");
+        }
+    }
+    // A tolerance beyond reach: the rows are written, and the exit code says so.
+    let run = place.run(
+        "invert lens.safetensors -i y.npy -o x.csv --method fsm --tol 1e-9 --max-iterations 2 --report -",
+    );
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.contains("1500 of 1500 rows"), "{}", run.stderr);
+    assert!(run.stdout.contains("max_error_bound"));
+    place.ok("plot lens.safetensors -o grid.svg");
+    assert!(place.read("grid.svg").contains("outputs"));
+}
+
+#[test]
+fn partial_models_take_their_parameters_from_options_and_tables() {
+    let place = Place::new();
+    place.ok(&format!(
+        "fit {} --target loss --params humidity --hidden 12,12 --epochs 4 -o h.safetensors",
+        humidity()
+    ));
+    assert!(place.ok("inspect h.safetensors").contains("partial PLNet"));
+    // The table has the column itself.
+    let all = place.ok(&format!("eval h.safetensors -i {}", humidity()));
+    assert_eq!(all.lines().count(), 3001);
+    place.write("x.csv", "temperature,minutes\n200,20\n210,25\n");
+    place.write("p.csv", "humidity\n40\n60\n");
+    let (_, both) = parse_csv(&place.ok("eval h.safetensors -i x.csv --at p.csv"));
+    let (_, first) = parse_csv(&place.ok("eval h.safetensors -i x.csv --at 40"));
+    let (_, second) = parse_csv(&place.ok("eval h.safetensors -i x.csv --at 60"));
+    assert_eq!(both, [first[0].clone(), second[1].clone()]);
+    let minima = place.json("minimize h.safetensors --at p.csv --json");
+    assert_eq!(minima.as_array().unwrap().len(), 2);
+    let one = place.json("minimize h.safetensors --at 40 --json");
+    assert_eq!(one, minima[0]);
+    place.ok("plot h.safetensors --at 40 -o h.svg");
+    assert!(place.read("h.svg").contains("humidity = 40"));
+    // A partial map is inverted at its parameters.
+    place.ok(&format!(
+        "fit {} --target u,v --inputs azimuth,elevation --params 5 --model bilipnet {QUICK} -o g.safetensors",
+        {
+            let (_, rows) = parse_csv(&std::fs::read_to_string(lens()).unwrap());
+            let mut text = "azimuth,elevation,u,v,zoom\n".to_string();
+            for (k, r) in rows.iter().enumerate() {
+                let zoom = 1.0 + 0.1 * (k % 5) as f64;
+                text += &format!("{},{},{},{},{zoom}\n", r[0], r[1], r[2] * zoom, r[3] * zoom);
+            }
+            place.write("zoom.csv", text).display().to_string()
+        }
+    ));
+    place.write("x.csv", "azimuth,elevation\n10,-5\n0,0\n");
+    place.ok("eval g.safetensors -i x.csv -o y.csv --at 1.2");
+    place.ok("invert g.safetensors -i y.csv -o back.csv --at 1.2");
+    let (_, back) = place.csv("back.csv");
+    assert!(
+        (back[0][0] - 10.0).abs() < 1e-6 && (back[0][1] + 5.0).abs() < 1e-6,
+        "{back:?}"
+    );
+}
+
+#[test]
+fn tables_come_in_several_forms() {
+    let place = Place::new();
+    let (_, rows) = parse_csv(&std::fs::read_to_string(oven()).unwrap());
+    let join = |delimiter: &str, header: &str| {
+        let mut text = header.to_string();
+        for r in &rows[..200] {
+            text += &format!("{}{delimiter}{}{delimiter}{}\r\n", r[0], r[1], r[2]);
+        }
+        text
+    };
+    place.write("none.csv", join(",", ""));
+    place.write(
+        "semicolon.csv",
+        join(";", "\u{feff}temperature;minutes ;\"the loss\"\r\n"),
+    );
+    place.write("tab.tsv", join("\t", "a\tb\tc\n"));
+    place.ok(&format!("fit none.csv --target 3 {QUICK} -o a.safetensors"));
+    place.ok(&format!("fit tab.tsv --target c {QUICK} -o c.safetensors"));
+    let run = place
+        .command()
+        .args([
+            "fit",
+            "semicolon.csv",
+            "--target",
+            "the loss",
+            "-o",
+            "b.safetensors",
+        ])
+        .args(QUICK.split_whitespace())
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    // The same numbers give the same model, whatever the columns are called.
+    let weights = |name: &str| {
+        let text = place.ok(&format!("eval {name} -i none-x.csv"));
+        text.lines().skip(1).map(str::to_string).collect::<Vec<_>>()
+    };
+    place.write("none-x.csv", "200,20\n180,40\n");
+    assert_eq!(weights("a.safetensors"), weights("b.safetensors"));
+    assert_eq!(weights("a.safetensors"), weights("c.safetensors"));
+    // Standard input and output, and NumPy both ways.
+    let run = place.run_with(
+        &format!("fit - --target 3 {QUICK} -o d.safetensors"),
+        &place.read("none.csv"),
+    );
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let run = place.run_with("eval d.safetensors -i - -o -", "200,20\n180,40\n");
+    assert_eq!(
+        run.stdout.lines().skip(1).collect::<Vec<_>>(),
+        weights("a.safetensors")
+    );
+    place.ok("eval a.safetensors -i none-x.csv -o y.npy");
+    let bytes = std::fs::read(place.path("y.npy")).unwrap();
+    assert!(bytes.starts_with(b"\x93NUMPY"));
+    let last = f64::from_le_bytes(bytes[bytes.len() - 8..].try_into().unwrap());
+    assert_eq!(last.to_string(), weights("a.safetensors")[1]);
+}
+
+#[test]
+fn a_known_minimum_stays_and_single_precision_is_certified() {
+    let place = Place::new();
+    place.ok(&format!(
+        "fit {} --target loss --minimum 220,30 --precision f32 {QUICK} -o m.safetensors",
+        oven()
+    ));
+    let minimum = place.json("minimize m.safetensors --json");
+    assert_eq!(minimum["x"], serde_json::json!([220.0, 30.0]));
+    assert_eq!(place.json("certify m.safetensors --json")["holds"], true);
+    assert!(place.ok("inspect m.safetensors").contains("f32"));
+}
+
+#[test]
+fn an_interrupted_fit_goes_on_where_it_was() {
+    let place = Place::new();
+    let command = format!("fit {} --target loss --hidden 32,32 --epochs 150", oven());
+    place.ok(&format!("{command} -o whole.safetensors"));
+    let arguments = format!("{command} -o part.safetensors");
+    let mut child = place
+        .command()
+        .args(arguments.split_whitespace())
+        .stderr(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    // Killed once there is a checkpoint.
+    let folder = place.path("part.safetensors.checkpoints");
+    let clock = std::time::Instant::now();
+    let written = || {
+        std::fs::read_dir(&folder).is_ok_and(|all| {
+            all.flatten()
+                .any(|e| e.file_name().to_string_lossy().ends_with(".checkpoint"))
+        })
+    };
+    while !written() && clock.elapsed().as_secs() < 60 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!place.exists("part.safetensors") && folder.exists());
+    // Nothing is thrown away by mistake, and nothing else is taken for the same run.
+    let again = place.run(&arguments);
+    assert_eq!(again.code, 2);
+    assert!(again.stderr.contains("--resume"), "{}", again.stderr);
+    let other = place.run(&format!("{arguments} --resume --seed 7"));
+    assert_eq!(other.code, 2);
+    assert!(
+        other.stderr.contains("other data or settings"),
+        "{}",
+        other.stderr
+    );
+    let resumed = place.run(&format!("{arguments} --resume"));
+    assert_eq!(resumed.code, 0, "{}", resumed.stderr);
+    assert!(
+        resumed.stderr.contains("resumed after epoch"),
+        "{}",
+        resumed.stderr
+    );
+    assert!(!folder.exists());
+    let bytes = |name: &str| std::fs::read(place.path(name)).unwrap();
+    assert_eq!(bytes("whole.safetensors"), bytes("part.safetensors"));
+}
+
+#[test]
+fn weights_are_exported_as_tables() {
+    let place = Place::new();
+    place.ok(&format!("fit {} --target loss {QUICK} -o m.safetensors", oven()));
+    place.ok("export m.safetensors --csv csv --npy npy");
+    let (_, s) = parse_csv(&std::fs::read_to_string(place.path("csv/monotone.0.s.csv")).unwrap());
+    assert_eq!((s.len(), s[0].len()), (16, 2));
+    let npy = std::fs::read(place.path("npy/monotone.0.s.npy")).unwrap();
+    let last = f64::from_le_bytes(npy[npy.len() - 8..].try_into().unwrap());
+    assert_eq!(last, s[15][1]);
+    assert!(place.exists("csv/input.scale.csv") && place.exists("npy/orthogonal.2.bias.npy"));
+}
+
+#[test]
+fn benches_report_what_they_say() {
+    let place = Place::new();
+    for what in ["train", "forward", "inverse"] {
+        let report = place.json(&format!("bench {what} --config step --seconds 0.2 --json"));
+        for key in ["config", "device", "median_ms", "p10_ms", "p90_ms"] {
+            assert!(!report[key].is_null(), "{what}: {key}");
+        }
+        assert!(report["p10_ms"].as_f64() <= report["median_ms"].as_f64());
+        if what != "inverse" {
+            let share = report["gemm_share"].as_f64().unwrap();
+            assert!(share > 0.0 && share < 1.5 && report["gflops"].as_f64().unwrap() > 0.0);
+        }
+        assert!(
+            place
+                .ok(&format!("bench {what} --config step --seconds 0.2"))
+                .contains("median")
+        );
+    }
+}
+
+#[test]
+fn help_fits_the_screen_and_has_an_example() {
+    let place = Place::new();
+    let top = place.ok("--help");
+    for command in [
+        "fit",
+        "eval",
+        "invert",
+        "minimize",
+        "certify",
+        "inspect",
+        "plot",
+        "import",
+        "export",
+        "bench",
+        "completions",
+        "man",
+    ] {
+        assert!(top.contains(command), "{command}");
+        let run = place
+            .command()
+            .args([command, "--help"])
+            .env("COLUMNS", "120")
+            .output()
+            .unwrap();
+        let text = String::from_utf8(run.stdout).unwrap();
+        assert!(text.contains("Example:\n  bilip "), "{command} has no example");
+        // A tall terminal for the one with all the settings, an ordinary one for the others.
+        let lines = text.lines().count();
+        assert!(
+            lines <= if command == "fit" { 55 } else { 30 },
+            "{command}: {lines} lines"
+        );
+        assert!(
+            text.lines().all(|l| l.chars().count() <= 120),
+            "{command}: a line is too long"
+        );
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(place.ok(&format!("completions {shell}")).contains("minimize"));
+    }
+    assert!(place.ok("man").contains(".TH bilip"));
+    assert!(place.ok("man fit").contains("\\-\\-tau"));
+}
+
+#[test]
+fn a_closed_pipe_is_not_an_error() {
+    let place = Place::new();
+    place.ok(&format!("fit {} --target loss {QUICK} -o m.safetensors", oven()));
+    let mut big = String::from("temperature,minutes\n");
+    for k in 0..100_000 {
+        big += &format!("{},20\n", 200 + k % 7);
+    }
+    place.write("big.csv", big);
+    let mut child = place
+        .command()
+        .args(["eval", "m.safetensors", "-i", "big.csv"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
