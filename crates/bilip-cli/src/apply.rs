@@ -55,6 +55,7 @@ fn columns(table: &Table, names: &[String], model: &Loaded, what: &str) -> Resul
 
 pub fn invert(args: &args::Invert) -> Result<Outcome> {
     let model = Loaded::read(&args.model)?;
+    model.need_map()?;
     check_output(&args.output, &[&args.input, &args.model])?;
     if let Some(report) = &args.report {
         check_output(report, &[&args.input, &args.model])?;
@@ -126,12 +127,7 @@ pub fn minimize(args: &args::Minimize) -> Result<Outcome> {
         tolerance: args.tol,
         ..Default::default()
     };
-    ensure!(
-        model.is_potential(),
-        "{}: a {} is not a scalar and has no minimum; fit one with --model plnet",
-        model.shown,
-        model.kind()
-    );
+    model.need_potential()?;
     let p = model.parameters_at(args.at.at.as_deref(), None)?;
     let minima = model.minimize(&p, &options)?;
     if args.json {

@@ -93,7 +93,7 @@ pub enum OptimizerName {
 #[derive(Args, Debug)]
 #[command(
     next_line_help = false,
-    after_help = "Without --mu and --nu the columns are standardised one by one and nu is learned; with them all inputs\nshare one factor, so that the bounds hold in your units. The report is in your units always.\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors"
+    after_help = "Without --mu and --nu the columns are standardised one by one and nu is learned; with them all inputs share one factor, so that the bounds hold in your units. The report is in your units always.\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors"
 )]
 pub struct Fit {
     /// Table: .csv (with a header or not), .npy, or - for CSV on standard input
@@ -324,7 +324,7 @@ pub enum Source {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The configuration names kind (monlip, bilipnet, plnet, partial_bilipnet, partial_plnet, orthogonal), n,\nunits, depth, mu, nu and activation; where it is silent, the file's own metadata is read.\n\nExample:\n  bilip import weights.safetensors --from plnet-jax --config net.toml -o net-certified.safetensors"
+    after_help = "The configuration names kind (monlip, bilipnet, plnet, partial_bilipnet, partial_plnet, orthogonal), n, units, depth, mu, nu and activation; where it is silent, the file's own metadata is read.\n\nExample:\n  bilip import weights.safetensors --from plnet-jax --config net.toml -o net-certified.safetensors"
 )]
 pub struct Import {
     /// File of weights (.safetensors)

@@ -64,12 +64,12 @@ pub fn run(args: &args::Fit) -> Result<Outcome> {
     let table = Table::read(&args.data)?;
     let prepared = prepare(args, &table)?;
     check_parameters(args, prepared.inputs.len())?;
-    let folder = checkpoints(args, &table)?;
+    let folder = &Folder::new(args, &table);
     let clock = Instant::now();
     let mut fitted = match (args.model, prepared.parameters.is_empty()) {
         (ModelKind::Monlip, _) => {
             let model = layer_config(args, &prepared).init::<B>(&Default::default())?;
-            let trained = fit(model, args, &prepared, &folder)?;
+            let trained = fit(model, args, &prepared, folder)?;
             store(
                 args.precision,
                 &trained,
@@ -79,7 +79,7 @@ pub fn run(args: &args::Fit) -> Result<Outcome> {
         }
         (ModelKind::Bilipnet, true) => {
             let model = net_config(args, &prepared).init::<B>(&Default::default())?;
-            let trained = fit(model, args, &prepared, &folder)?;
+            let trained = fit(model, args, &prepared, folder)?;
             store(
                 args.precision,
                 &trained,
@@ -93,7 +93,7 @@ pub fn run(args: &args::Fit) -> Result<Outcome> {
                 None => PlNet::new(net),
                 Some(x) => PlNet::with_minimizer(net, prepared.x.apply(x))?,
             };
-            let trained = fit(model, args, &prepared, &folder)?;
+            let trained = fit(model, args, &prepared, folder)?;
             let minimum = args.minimum.as_deref();
             store(
                 args.precision,
@@ -111,7 +111,7 @@ pub fn run(args: &args::Fit) -> Result<Outcome> {
             };
             let net = config.init::<B>(&Default::default())?;
             if kind == ModelKind::Plnet {
-                let trained = fit(PartialPlNet::new(net), args, &prepared, &folder)?;
+                let trained = fit(PartialPlNet::new(net), args, &prepared, folder)?;
                 store(
                     args.precision,
                     &trained,
@@ -119,7 +119,7 @@ pub fn run(args: &args::Fit) -> Result<Outcome> {
                     |m| freeze_partial_plnet::<f64>(m, &prepared),
                 )?
             } else {
-                let trained = fit(net, args, &prepared, &folder)?;
+                let trained = fit(net, args, &prepared, folder)?;
                 store(
                     args.precision,
                     &trained,
@@ -144,7 +144,7 @@ pub fn run(args: &args::Fit) -> Result<Outcome> {
         .save(&args.output)
         .with_context(|| args.output.display().to_string())?;
     // Nothing is lost with the checkpoints any more.
-    let _ = std::fs::remove_dir_all(&folder);
+    folder.remove();
     let loaded = Loaded {
         shown: args.output.display().to_string(),
         model,
@@ -319,6 +319,12 @@ fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
         (false, tau) => BoundsMode::Distortion(tau.unwrap_or(DEFAULT_DISTORTION)),
         (true, tau) => {
             let asked = Bounds::from_parts(args.mu, args.nu, tau).context("--mu, --nu, --tau")?;
+            ensure!(
+                asked.gap() > 0.0,
+                "--nu {}: must be larger than --mu {}",
+                asked.nu(),
+                asked.mu()
+            );
             let out = if potential {
                 standard_y.scale[0].sqrt()
             } else {
@@ -330,7 +336,7 @@ fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
     };
 
     // Rows held out.
-    let order = data::shuffled(table.rows(), &mut Rng::new(args.seed ^ 0x5eed_0f_7e57));
+    let order = data::shuffled(table.rows(), &mut Rng::new(args.seed ^ 0x5eed));
     let held_out = (args.validation * table.rows() as f64).round() as usize;
     let (held_out, kept) = order.split_at(held_out.min(table.rows() - 1));
     let rows_of = |values: &[f64], columns: usize, rows: &[usize]| -> Vec<f64> {
@@ -407,45 +413,66 @@ fn net_config(args: &args::Fit, prepared: &Prepared) -> BiLipNetConfig {
     }
 }
 
-/// The folder of checkpoints, fresh, or that of the same run interrupted.
-fn checkpoints(args: &args::Fit, table: &Table) -> Result<PathBuf> {
-    let mut name = args.output.as_os_str().to_owned();
-    name.push(".checkpoints");
-    let folder = PathBuf::from(name);
-    let shown = folder.display();
+/// The folder of checkpoints.
+struct Folder {
+    path: PathBuf,
+    /// What a run must share with the one that it continues.
+    print: String,
+}
+
+impl Folder {
+    fn new(args: &args::Fit, table: &Table) -> Self {
+        let mut name = args.output.as_os_str().to_owned();
+        name.push(".checkpoints");
+        Folder {
+            path: PathBuf::from(name),
+            print: fingerprint(args, table),
+        }
+    }
+
+    /// Makes the folder, or finds that of the same run interrupted.
+    fn open(&self, resume: bool) -> Result<()> {
+        let shown = self.path.display();
+        let file = self.path.join("run");
+        if self.path.exists() {
+            ensure!(
+                resume,
+                "{shown}: an interrupted run; go on with --resume, or remove the folder to start anew"
+            );
+            let known = std::fs::read_to_string(&file).unwrap_or_default();
+            ensure!(
+                known.trim() == self.print,
+                "{shown}: the interrupted run had other data or settings; repeat them, or remove the folder to start anew"
+            );
+        } else {
+            if resume {
+                eprintln!("nothing to resume: {shown} is not there; starting anew");
+            }
+            std::fs::create_dir_all(&self.path).with_context(|| shown.to_string())?;
+            write_file(&file, self.print.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self) {
+        // What cannot be removed is in nobody's way.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A checksum of the data and of all settings that matter to a run.
+fn fingerprint(args: &args::Fit, table: &Table) -> String {
     // What must be the same for a run to go on; where it writes its figures need not be.
     let mut settings = format!("{args:?}").replace(&format!("resume: {}", args.resume), "");
     settings = settings.replace(&format!("metrics: {:?}", args.metrics), "");
-    let print = format!("{:08x}", {
-        let mut hash = crc32fast::Hasher::new();
-        hash.update(settings.as_bytes());
-        for value in table.select(&(0..table.columns()).collect::<Vec<_>>()) {
-            hash.update(&value.to_le_bytes());
-        }
-        hash.finalize()
-    });
-    let file = folder.join("run");
-    if folder.exists() {
-        ensure!(
-            args.resume,
-            "{shown}: an interrupted run; go on with --resume, or remove the folder to start anew"
-        );
-        let known = std::fs::read_to_string(&file).unwrap_or_default();
-        ensure!(
-            known.trim() == print,
-            "{shown}: the interrupted run had other data or settings; repeat them, or remove the folder to start anew"
-        );
-    } else {
-        if args.resume {
-            eprintln!("nothing to resume: {shown} is not there; starting anew");
-        }
-        std::fs::create_dir_all(&folder).with_context(|| shown.to_string())?;
-        write_file(&file, print.as_bytes())?;
+    let mut hash = crc32fast::Hasher::new();
+    hash.update(settings.as_bytes());
+    for value in table.select(&(0..table.columns()).collect::<Vec<_>>()) {
+        hash.update(&value.to_le_bytes());
     }
-    Ok(folder)
+    format!("{:08x}", hash.finalize())
 }
-
-fn fit<M>(model: M, args: &args::Fit, prepared: &Prepared, folder: &Path) -> Result<Trained<M>>
+fn fit<M>(model: M, args: &args::Fit, prepared: &Prepared, folder: &Folder) -> Result<Trained<M>>
 where
     M: AutodiffModule<B> + Predict<B>,
     M::InnerModule: Predict<Flex>,
@@ -467,12 +494,13 @@ where
         seed: args.seed,
         patience: args.patience,
         clip: args.clip,
-        checkpoints: Some(folder.to_owned()),
+        checkpoints: Some(folder.path.clone()),
         checkpoint_every: (args.epochs / 50).clamp(1, 20),
         metrics: args.metrics.clone(),
         progress: true,
         ..Default::default()
     };
+    folder.open(args.resume)?;
     // A second handler cannot be set; the first says the same.
     let _ = ctrlc::set_handler(|| {
         eprintln!("\ninterrupted; the same command with --resume goes on from the last checkpoint");
@@ -482,8 +510,13 @@ where
     let trained = match trained {
         Ok(trained) => trained,
         Err(error) => {
-            // A run that failed would fail again from where it was.
-            let _ = std::fs::remove_dir_all(folder);
+            // A run that diverged would do so again; one that the machine stopped can go on.
+            if !matches!(
+                error,
+                bilip_burn::Error::Io { .. } | bilip_burn::Error::Checkpoint { .. }
+            ) {
+                folder.remove();
+            }
             return Err(error.into());
         }
     };

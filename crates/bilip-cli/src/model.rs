@@ -61,6 +61,28 @@ impl Loaded {
         }
     }
 
+    /// Refuses a scalar where a map is needed.
+    pub fn need_map(&self) -> Result<()> {
+        ensure!(
+            !self.is_potential(),
+            "{}: a {} is a scalar and has no inverse; bilip minimize gives its minimum",
+            self.shown,
+            self.kind()
+        );
+        Ok(())
+    }
+
+    /// Refuses a map where a scalar is needed.
+    pub fn need_potential(&self) -> Result<()> {
+        ensure!(
+            self.is_potential(),
+            "{}: a {} is not a scalar and has no minimum; fit one with --model plnet",
+            self.shown,
+            self.kind()
+        );
+        Ok(())
+    }
+
     fn names(&self, key: &str, count: usize, prefix: &str) -> Vec<String> {
         self.model
             .provenance
@@ -133,12 +155,6 @@ impl Loaded {
                 _ => Err(unknown()),
             }
         }
-        ensure!(
-            !self.is_potential(),
-            "{}: a {} is a scalar and has no inverse; bilip minimize gives its minimum",
-            self.shown,
-            self.kind()
-        );
         Ok(match &self.model.network {
             Stored::F32(n) => of(n, y, p, options),
             Stored::F64(n) => of(n, y, p, options),
@@ -158,12 +174,6 @@ impl Loaded {
                 _ => Err(unknown()),
             }
         }
-        ensure!(
-            self.is_potential(),
-            "{}: a {} is not a scalar and has no minimum; fit one with --model plnet",
-            self.shown,
-            self.kind()
-        );
         Ok(match &self.model.network {
             Stored::F32(n) => of(n, p, options),
             Stored::F64(n) => of(n, p, options),

@@ -335,9 +335,24 @@ fn folder(path: &Path) -> PathBuf {
     }
 }
 
+/// Whether there is something that is not a file, such as a device or a pipe: written to, never replaced.
+fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|m| !m.is_file())
+}
+
 /// Writes a file under a temporary name and renames it.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let context = || path.display().to_string();
+    if is_special(path) {
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(path)
+            .with_context(context)?;
+        return match file.write_all(bytes).and_then(|()| file.flush()) {
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            other => other.with_context(context),
+        };
+    }
     let mut builder = tempfile::Builder::new();
     builder.prefix(".bilip-").suffix(".tmp");
     #[cfg(unix)]
@@ -360,6 +375,9 @@ pub fn check_output(output: &Path, inputs: &[&Path]) -> Result<()> {
     let shown = output.display();
     ensure!(!output.as_os_str().is_empty(), "the name of the output is empty");
     ensure!(!output.is_dir(), "{shown}: is a folder; name a file");
+    if is_special(output) {
+        return Ok(());
+    }
     if let Ok(real) = output.canonicalize() {
         for input in inputs {
             ensure!(

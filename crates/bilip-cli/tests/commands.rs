@@ -432,3 +432,31 @@ fn a_closed_pipe_is_not_an_error() {
         String::from_utf8_lossy(&output.stderr)
     );
 }
+
+#[test]
+fn a_model_that_does_not_keep_its_bounds_is_found_out() {
+    use bilip::{Activation, Bounds, Model, MonLip, MonLipExplicit, MonLipFree, Network, Rng};
+    let place = Place::new();
+    let bounds = Bounds::new(0.5, 4.0).unwrap();
+    let free = MonLipFree::random(2, &[6, 6], bounds, Activation::Relu, 0.5, &mut Rng::new(1)).unwrap();
+    let (v, s) = free.explicit_weights().unwrap();
+    // Weights a thousandth too large.
+    let explicit = MonLipExplicit {
+        bounds,
+        activation: Activation::Relu,
+        v,
+        s: s * bilip::faer::Scale(1.001),
+        psi: None,
+        hidden_bias: free.hidden_bias.clone(),
+        output_bias: free.output_bias.clone(),
+    };
+    let model = Model::from(Network::MonLip(MonLip::from_explicit(explicit).unwrap()));
+    model.save(place.path("m.safetensors")).unwrap();
+    let run = place.run("certify m.safetensors --json");
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    let certificate: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(certificate["holds"], false);
+    assert!(certificate["certified_nu"].as_f64().unwrap() > 4.0);
+    assert!(certificate["certified_mu"].as_f64().unwrap() <= 0.5);
+    assert!(place.run("certify m.safetensors").stdout.contains("NOT proved"));
+}

@@ -488,6 +488,10 @@ impl Model {
             path: path.display().to_string(),
             source,
         };
+        // A rename would put a file in the place of a device or a pipe.
+        if path.metadata().is_ok_and(|m| !m.is_file()) {
+            return Err(Error::file(format!("{} is not a regular file", path.display())));
+        }
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
