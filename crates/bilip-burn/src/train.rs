@@ -1,6 +1,5 @@
 //! The training loop: mini-batches, schedule, validation, checkpoints, so that nobody has to write one.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -163,25 +162,17 @@ fn csv(history: &[Epoch]) -> String {
     text
 }
 
-/// Writes the history beside the file of that name and moves it there, so that there is always a whole one.
+/// Writes the history so that there is always a whole one.
 fn write_metrics(path: &Path, history: &[Epoch]) -> Result<()> {
-    let io = |source| Error::Io {
-        path: path.display().to_string(),
-        source,
-    };
     let text = if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json")) {
-        serde_json::to_string_pretty(history).map_err(|e| io(e.into()))? + "\n"
+        serde_json::to_string_pretty(history).map_err(|e| Error::Io {
+            path: path.display().to_string(),
+            source: e.into(),
+        })? + "\n"
     } else {
         csv(history)
     };
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
-    file.write_all(text.as_bytes()).map_err(io)?;
-    file.persist(path).map_err(|e| io(e.error))?;
-    Ok(())
+    Ok(bilip::write_file(path, text.as_bytes())?)
 }
 
 /// What a checkpoint remembers besides the records. Batches are drawn from the seed and the epoch alone, so there is

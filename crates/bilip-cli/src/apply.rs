@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use bilip::{InverseOptions, Status};
+use bilip::{InverseOptions, Status, write_file};
 use serde_json::json;
 
 use crate::Outcome;
 use crate::args;
 use crate::model::Loaded;
-use crate::table::{Output, Table, check_output, print, write_file};
+use crate::table::{Output, Table, Variables, check_output, print};
 
 /// One row of p for every row: as given, or the only one repeated.
 fn spread(p: Vec<f64>, parameters: usize, rows: usize) -> Result<Vec<f64>> {
@@ -28,7 +28,7 @@ pub fn eval(args: &args::Eval) -> Result<Outcome> {
     let model = Loaded::read(&args.model)?;
     check_output(&args.output, &[&args.input, &args.model])?;
     let table = Table::read(&args.input)?;
-    let x = columns(&table, &model.inputs(), &model, "inputs")?;
+    let x = columns(&table, &model.input_variables(), &model, "inputs")?;
     let p = model.parameters_at(args.at.at.as_deref(), Some(&table))?;
     let p = spread(p, model.parameters(), table.rows())?;
     let y = model.evaluate(&x, &p)?;
@@ -41,24 +41,26 @@ pub fn eval(args: &args::Eval) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn columns(table: &Table, names: &[String], model: &Loaded, what: &str) -> Result<Vec<f64>> {
-    table.matching(names).with_context(|| {
+fn columns(table: &Table, variables: &Variables, model: &Loaded, what: &str) -> Result<Vec<f64>> {
+    table.matching(variables).with_context(|| {
         format!(
             "{}: the model has {} {what} ({}), the table {} columns of other names",
             model.shown,
-            names.len(),
-            names.join(", "),
+            variables.names.len(),
+            variables.names.join(", "),
             table.columns()
         )
     })
 }
 
 pub fn invert(args: &args::Invert) -> Result<Outcome> {
-    let model = Loaded::read(&args.model)?;
+    let Some(model) = Loaded::read_proved(&args.model)? else {
+        return Ok(Outcome::NotMet);
+    };
     model.need_map()?;
     check_output(&args.output, &[&args.input, &args.model])?;
     if let Some(report) = &args.report {
-        check_output(report, &[&args.input, &args.model])?;
+        check_output(report, &[&args.input, &args.model, &args.output])?;
     }
     let options = InverseOptions {
         method: args.method.clone(),
@@ -67,7 +69,7 @@ pub fn invert(args: &args::Invert) -> Result<Outcome> {
         ..Default::default()
     };
     let table = Table::read(&args.input)?;
-    let y = columns(&table, &model.targets(), &model, "outputs")?;
+    let y = columns(&table, &model.target_variables(), &model, "outputs")?;
     let p = model.parameters_at(args.at.at.as_deref(), Some(&table))?;
     let p = spread(p, model.parameters(), table.rows())?;
     let clock = Instant::now();
@@ -114,15 +116,22 @@ pub fn invert(args: &args::Invert) -> Result<Outcome> {
         return Ok(Outcome::Done);
     }
     eprintln!(
-        "{} of {rows} rows did not reach {:e}; the largest proved error is {error:.1e}. Try --method auto or a larger --tol",
+        "{} of {rows} rows did not reach {:e}; the largest proved error is {}. Try {}a larger --tol",
         rows - converged,
-        args.tol
+        args.tol,
+        up(error, 1),
+        match args.method {
+            bilip::Method::Auto => "",
+            _ => "--method auto or ",
+        }
     );
     Ok(Outcome::NotMet)
 }
 
 pub fn minimize(args: &args::Minimize) -> Result<Outcome> {
-    let model = Loaded::read(&args.model)?;
+    let Some(model) = Loaded::read_proved(&args.model)? else {
+        return Ok(Outcome::NotMet);
+    };
     let options = InverseOptions {
         tolerance: args.tol,
         ..Default::default()
@@ -161,25 +170,88 @@ pub fn minimize(args: &args::Minimize) -> Result<Outcome> {
 /// `a = 1, b = 2`.
 pub fn named(names: &[String], values: &[f64]) -> String {
     let parts: Vec<String> = (names.iter().zip(values))
-        .map(|(n, v)| format!("{n} = {}", rounded(*v)))
+        .map(|(n, v)| format!("{n} = {v}"))
         .collect();
     parts.join(", ")
 }
 
-/// A number with ten significant digits, without the zeros at its end.
-pub fn rounded(value: f64) -> String {
-    let text = format!("{value:.9e}");
-    text.parse::<f64>().map_or(text, |v| v.to_string())
+/// A positive number to so many digits after the first, rounded up: what is proved below it stays true.
+pub fn up(value: f64, digits: usize) -> String {
+    rounded(value, digits, |shown| shown >= value, f64::next_up)
+}
+
+/// The same, rounded down.
+pub fn down(value: f64, digits: usize) -> String {
+    rounded(value, digits, |shown| shown <= value, f64::next_down)
+}
+
+fn rounded(value: f64, digits: usize, good: impl Fn(f64) -> bool, step: fn(f64) -> f64) -> String {
+    // Nudge the number in the right direction until its rounding lies on that side.
+    let mut at = value;
+    let mut nudge = 1e-17;
+    loop {
+        let text = format!("{at:.digits$e}");
+        match text.parse::<f64>() {
+            Ok(shown) if good(shown) || !value.is_finite() || value == 0.0 => return plain(&text, shown),
+            _ => {}
+        }
+        let direction = if step(1.0) > 1.0 { 1.0 } else { -1.0 };
+        at = step(value + direction * nudge * value.abs());
+        nudge *= 2.0;
+    }
+}
+
+/// Without an exponent where that is no longer than with one.
+fn plain(text: &str, value: f64) -> String {
+    let simple = value.to_string();
+    match simple.len() <= text.len() + 2 {
+        true => simple,
+        false => text.to_string(),
+    }
 }
 
 /// A minimum in words.
 pub fn describe(model: &Loaded, minimum: &bilip::Minimum) -> String {
     format!(
-        "minimum {} = {} at {}\n  proved: within {:.1e} of the minimiser, value within {:.1e} of the minimum\n",
+        "minimum {} = {} at {}\n  proved: within {} of the minimiser, value within {} of the minimum\n",
         model.targets()[0],
-        rounded(minimum.value),
+        minimum.value,
         named(&model.inputs(), &minimum.x),
-        minimum.distance_bound,
-        minimum.gap
+        up(minimum.distance_bound, 1),
+        up(minimum.gap, 1)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_bounds_are_never_better_than_proved_ones() {
+        for value in [
+            4.517755e-12,
+            9.035510e-10,
+            0.1,
+            1.0,
+            123456.789,
+            1.0 / 3.0,
+            5e-324,
+            9.9999999,
+        ] {
+            for digits in 0..8 {
+                assert!(
+                    up(value, digits).parse::<f64>().unwrap() >= value,
+                    "{value} {digits}"
+                );
+                assert!(
+                    down(value, digits).parse::<f64>().unwrap() <= value,
+                    "{value} {digits}"
+                );
+            }
+        }
+        assert_eq!(down(0.0025655, 4), "0.0025655");
+        assert_eq!(down(4.517755e-12, 4), "4.5177e-12");
+        assert_eq!(up(9.035510e-10, 4), "9.0356e-10");
+        assert_eq!(up(0.0, 1), "0");
+    }
 }

@@ -40,6 +40,8 @@ pub enum Command {
     Export(Export),
     /// Time training, evaluation or inversion beside the machine's GEMM rate
     Bench(Bench),
+    /// Rerun the paper's experiments, or gather their results into a page
+    Repro(Repro),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  bilip completions bash > ~/.local/share/bash-completion/completions/bilip"
@@ -93,7 +95,7 @@ pub enum OptimizerName {
 #[derive(Args, Debug)]
 #[command(
     next_line_help = false,
-    after_help = "Without --mu and --nu the columns are standardised one by one and nu is learned; with them all inputs share one factor, so that the bounds hold in your units. The report is in your units always.\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors"
+    after_help = "Bounds that you give hold in your units, for which all inputs share one factor; with --per-column, and when you give none, each column has its own and the bounds are those of the standardised variables. The report is in your units always.\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors"
 )]
 pub struct Fit {
     /// Table: .csv (with a header or not), .npy, or - for CSV on standard input
@@ -110,10 +112,10 @@ pub struct Fit {
     /// Kind of model
     #[arg(long, value_enum, default_value_t = ModelKind::Plnet, hide_possible_values = true, value_name = "plnet|bilipnet|monlip")]
     pub model: ModelKind,
-    /// Inverse-Lipschitz bound, in your units; with --nu or --tau
+    /// Inverse-Lipschitz bound; with --nu or --tau
     #[arg(long, allow_negative_numbers = true)]
     pub mu: Option<f64>,
-    /// Lipschitz bound, in your units; with --mu or --tau
+    /// Lipschitz bound; with --mu or --tau
     #[arg(long, allow_negative_numbers = true)]
     pub nu: Option<f64>,
     /// Distortion nu/mu; alone, nu is learned [default: 100]
@@ -142,6 +144,9 @@ pub struct Fit {
         value_name = "POINT"
     )]
     pub minimum: Option<Vec<f64>>,
+    /// Scale every input by its own factor even though bounds are given
+    #[arg(long, conflicts_with = "no_standardize")]
+    pub per_column: bool,
     /// Keep the columns as they are
     #[arg(long)]
     pub no_standardize: bool,
@@ -351,7 +356,7 @@ pub struct Import {
 #[derive(Args, Debug)]
 #[command(
     group(clap::ArgGroup::new("what").required(true).multiple(true)),
-    after_help = "The ONNX graph has the precision of the model; its certificate is in the metadata under \"bilip\".\n\nExample:\n  bilip export oven.safetensors --onnx oven.onnx"
+    after_help = "The ONNX graph has the precision of the model (but arctan, which runtimes have in f32 only); its certificate is in the metadata under \"bilip\".\n\nExample:\n  bilip export oven.safetensors --onnx oven.onnx"
 )]
 pub struct Export {
     /// Model file
@@ -412,6 +417,42 @@ pub struct Bench {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "What has been run is not run again: remove the folder to start anew.\n\nExample:\n  bilip repro step --quick --out /tmp/step"
+)]
+pub struct Repro {
+    /// step, rosenbrock, rosenbrock-sine, parametric, rosenbrock20, solver, inverse, all; or report
+    pub name: String,
+    /// Seeds of every model
+    #[arg(long, default_value_t = 5)]
+    pub seeds: usize,
+    /// Folder to write to [default: results/NAME]
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+    /// A version that takes seconds, to see that everything works
+    #[arg(long)]
+    pub quick: bool,
+    /// Only models with this in their name
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Other settings than the shipped ones (.toml; a copy lies beside every result)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Other number of epochs
+    #[arg(long)]
+    pub epochs: Option<usize>,
+    /// Runs at the same time, each in a process of its own
+    #[arg(long, default_value_t = 1)]
+    pub jobs: usize,
+    /// Where to train
+    #[arg(long, value_enum, default_value_t = Device::Cpu, hide_possible_values = true, value_name = "cpu|cuda")]
+    pub device: Device,
+    /// One run only
+    #[arg(long, hide = true)]
+    pub job: Option<String>,
 }
 
 fn activation(text: &str) -> Result<Activation, String> {

@@ -29,7 +29,7 @@ fn layers<T: Real>(network: &Network<T>) -> (Vec<String>, usize) {
     fn monotone<T: Real>(l: &MonLip<T>) -> (String, usize) {
         let b = l.design();
         let text = format!(
-            "monotone: widths {:?}, {}, bounds ({:.6}, {:.6})",
+            "monotone: widths {:?}, {}, bounds ({}, {})",
             l.units(),
             l.activation(),
             b.mu(),

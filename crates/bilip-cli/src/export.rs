@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use bilip::Stored;
+use bilip::{Stored, write_file};
 use safetensors::{Dtype, SafeTensors};
 
 use crate::Outcome;
 use crate::args;
 use crate::model::Loaded;
 use crate::onnx;
-use crate::table::{Output, check_output, write_file};
+use crate::table::{Output, check_file};
 
 pub fn run(args: &args::Export) -> Result<Outcome> {
     let model = Loaded::read(&args.model)?;
     if let Some(path) = &args.onnx {
-        check_output(path, &[&args.model])?;
+        check_file(path, &[&args.model])?;
         let mut metadata = BTreeMap::new();
         metadata.insert(
             "bilip".to_string(),

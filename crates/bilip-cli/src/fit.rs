@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use bilip::faer::Mat;
-use bilip::{BiLipNet, Bounds, InverseOptions, Mlp, Model, Network, Real, Rng};
+use bilip::{BiLipNet, Bounds, InverseOptions, Mlp, Model, Network, Real, Rng, write_file};
 use bilip_burn::{
     Adam, BiLipNetConfig, BoundsMode, MonLip, MonLipConfig, OptimizerKind, OrthogonalKind, PartialConfig,
     PartialPlNet, PlNet, Predict, Schedule, TrainConfig, Trained, data, train,
@@ -19,7 +19,7 @@ use crate::apply;
 use crate::args::{self, Device, Digits, ModelKind, OptimizerName};
 use crate::model::Loaded;
 use crate::standardize::Standard;
-use crate::table::{Table, check_output, print, write_file};
+use crate::table::{Table, check_file, print};
 
 type B = Autodiff<Flex>;
 
@@ -57,9 +57,9 @@ pub fn run(args: &args::Fit) -> Result<Outcome> {
     }
     check_sizes(args)?;
     let inputs: Vec<&Path> = vec![&args.data];
-    check_output(&args.output, &inputs)?;
+    check_file(&args.output, &inputs)?;
     if let Some(metrics) = &args.metrics {
-        check_output(metrics, &[&args.data, &args.output])?;
+        check_file(metrics, &[&args.data, &args.output])?;
     }
     let table = Table::read(&args.data)?;
     let prepared = prepare(args, &table)?;
@@ -209,6 +209,10 @@ fn check_sizes(args: &args::Fit) -> Result<()> {
             "--householder: a monotone layer has no orthogonal ones; use --model bilipnet"
         );
     }
+    ensure!(
+        !args.per_column || args.model != ModelKind::Monlip,
+        "--per-column: a monotone layer needs one factor for all columns"
+    );
     if args.minimum.is_some() {
         ensure!(
             args.model == ModelKind::Plnet && args.params.is_empty(),
@@ -223,10 +227,18 @@ fn check_parameters(args: &args::Fit, n: usize) -> Result<()> {
     let block: f64 = (0..args.hidden.len())
         .map(|k| width(k) * (n as f64 + width(k) + if k == 0 { 0.0 } else { width(k - 1) }))
         .sum();
-    let total = args.blocks.unwrap_or(DEFAULT_BLOCKS) as f64 * (block + (n * n) as f64);
+    let blocks = args.blocks.unwrap_or(DEFAULT_BLOCKS) as f64;
+    let orthogonal = (blocks + 1.0) * n as f64 * args.householder.map_or(n as f64, |count| count as f64);
+    // The bias networks of partial models end in all hidden units.
+    let hidden: f64 = args.hidden.iter().map(|w| *w as f64).sum();
+    let biases = match args.params.is_empty() {
+        true => 0.0,
+        false => blocks * 128.0 * hidden,
+    };
+    let total = blocks * block + orthogonal + biases;
     ensure!(
         total <= MOST_PARAMETERS,
-        "--hidden, --blocks: a network of {total:.1e} parameters; the limit is {MOST_PARAMETERS:e}"
+        "--hidden, --blocks, --householder: a network of {total:.1e} parameters; the limit is {MOST_PARAMETERS:e}"
     );
     Ok(())
 }
@@ -290,6 +302,7 @@ fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
 
     // Scales and bounds.
     let given = args.mu.is_some() || args.nu.is_some();
+    let in_user_units = (given || args.tau.is_some()) && !args.per_column;
     let potential = args.model == ModelKind::Plnet;
     let (mut standard_x, mut standard_y) = if args.no_standardize {
         (
@@ -303,7 +316,7 @@ fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
         )
     };
     // Bounds in the user's units and monotone layers need one factor for all columns.
-    if given || args.model == ModelKind::Monlip {
+    if in_user_units || args.model == ModelKind::Monlip {
         standard_x = standard_x.uniform();
         standard_y = standard_y.uniform();
     }
@@ -330,7 +343,11 @@ fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
             } else {
                 standard_y.scale[0]
             };
-            let factor = standard_x.scale[0] / out;
+            let factor = match in_user_units {
+                true => standard_x.scale[0] / out,
+                // The bounds asked for are those of the standardised variables.
+                false => 1.0,
+            };
             BoundsMode::Fixed(Bounds::new(asked.mu() * factor, asked.nu() * factor)?)
         }
     };
@@ -467,9 +484,7 @@ fn fingerprint(args: &args::Fit, table: &Table) -> String {
     settings = settings.replace(&format!("metrics: {:?}", args.metrics), "");
     let mut hash = crc32fast::Hasher::new();
     hash.update(settings.as_bytes());
-    for value in table.select(&(0..table.columns()).collect::<Vec<_>>()) {
-        hash.update(&value.to_le_bytes());
-    }
+    hash.update(&table.fingerprint());
     format!("{:08x}", hash.finalize())
 }
 fn fit<M>(model: M, args: &args::Fit, prepared: &Prepared, folder: &Folder) -> Result<Trained<M>>
@@ -567,10 +582,20 @@ fn scaled<T: Real>(net: BiLipNet<T>, prepared: &Prepared, potential: bool) -> Re
 
 fn freeze_monlip<T: Real>(model: &MonLip<B>, prepared: &Prepared) -> Result<Network<T>> {
     let (x, y) = (&prepared.x, &prepared.y);
-    let free = model
-        .free()?
-        .in_variables((&x.center, x.scale[0]), (&y.center, y.scale[0]))?;
-    Ok(Network::MonLip(bilip::MonLip::from_free(&free)?))
+    let free = model.free()?;
+    let at = |center: &[f64]| free.in_variables((center, x.scale[0]), (&y.center, y.scale[0]));
+    let layer = bilip::MonLip::<T>::from_free(&at(&x.center)?)?;
+    // The centre meets the weights as they are stored: with those before rounding, a large one would not cancel.
+    let centered = at(&vec![0.0; x.center.len()])?;
+    let gain = (2.0 * layer.design().gap()).sqrt();
+    let s = layer.s();
+    let bias = (0..s.nrows())
+        .map(|i| {
+            let moved: f64 = (0..s.ncols()).map(|j| s[(i, j)].as_f64() * x.center[j]).sum();
+            T::round_from(centered.hidden_bias[i] - gain * moved)
+        })
+        .collect();
+    Ok(Network::MonLip(layer.with_hidden_bias(bias)?))
 }
 
 /// The offset of a potential in the user's units.
@@ -659,25 +684,29 @@ fn remember(fitted: &mut Fitted, args: &args::Fit, prepared: &Prepared) -> Resul
     Ok(())
 }
 
-/// Root mean square of the error and share of the variance explained, in the user's units.
-fn quality(model: &Loaded, [x, p, y]: &[Vec<f64>; 3]) -> Result<Option<(f64, f64)>> {
+/// Root mean square of the error and share of the variance explained of every target, in the user's units.
+fn quality(model: &Loaded, [x, p, y]: &[Vec<f64>; 3]) -> Result<Vec<(f64, f64)>> {
     if y.is_empty() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let columns = model.targets().len();
     let predicted = model.evaluate(x, p)?;
-    let square: f64 = predicted.iter().zip(y).map(|(a, b)| (a - b).powi(2)).sum();
     let rows = y.len() as f64 / columns as f64;
-    let mut spread = 0.0;
-    for k in 0..columns {
-        let column = || y.iter().skip(k).step_by(columns);
-        let mean = column().sum::<f64>() / rows;
-        spread += column().map(|v| (v - mean).powi(2)).sum::<f64>();
-    }
-    Ok(Some((
-        (square / y.len() as f64).sqrt(),
-        1.0 - square / spread.max(f64::MIN_POSITIVE),
-    )))
+    Ok((0..columns)
+        .map(|k| {
+            let column = || y.iter().skip(k).step_by(columns);
+            let mean = column().sum::<f64>() / rows;
+            let spread: f64 = column().map(|v| (v - mean).powi(2)).sum();
+            let square: f64 = column()
+                .zip(predicted.iter().skip(k).step_by(columns))
+                .map(|(a, b)| (a - b).powi(2))
+                .sum();
+            (
+                (square / rows).sqrt(),
+                1.0 - square / spread.max(f64::MIN_POSITIVE),
+            )
+        })
+        .collect())
 }
 
 fn report(
@@ -709,9 +738,10 @@ fn report(
             "held_out_rows": prepared.validation.as_ref().map_or(0, |t| t.rows()),
             "parameters": parameters,
             "seconds": seconds,
-            "train_rmse": training.map(|q| q.0),
-            "validation_rmse": validation.map(|q| q.0),
-            "validation_r2": validation.map(|q| q.1),
+            "targets": model.targets(),
+            "train_rmse": training.iter().map(|q| q.0).collect::<Vec<_>>(),
+            "validation_rmse": validation.iter().map(|q| q.0).collect::<Vec<_>>(),
+            "validation_r2": validation.iter().map(|q| q.1).collect::<Vec<_>>(),
             "certificate": certificate,
             "minimum": minimum,
         });
@@ -723,10 +753,10 @@ fn report(
             model.n(),
             prepared.training.rows()
         );
-        if let Some((rmse, _)) = training {
-            text += &format!("error      {rmse:.4} rms on these rows");
-            if let Some((rmse, r2)) = validation {
-                text += &format!(", {rmse:.4} on those held out (R2 {r2:.5})");
+        for (k, (name, (rmse, _))) in model.targets().iter().zip(&training).enumerate() {
+            text += &format!("error      {name}: {} rms on these rows", short(*rmse));
+            if let Some((rmse, r2)) = validation.get(k) {
+                text += &format!(", {} on those held out (R2 {r2:.5})", short(*rmse));
             }
             text += "\n";
         }
@@ -737,12 +767,12 @@ fn report(
         };
         text += &format!(
             "bounds     mu = {}, nu = {} in your units (distortion {}): {verdict}\n",
-            short(certificate.mu()),
-            short(certificate.nu()),
+            apply::down(certificate.mu(), 4),
+            apply::up(certificate.nu(), 4),
             short(certificate.nu() / certificate.mu())
         );
         if let Some(pl) = certificate.pl_constant() {
-            text += &format!("           Polyak-Lojasiewicz constant {}\n", short(pl));
+            text += &format!("           Polyak-Lojasiewicz constant {}\n", apply::down(pl, 4));
         }
         if let Some(minimum) = &minimum {
             text += &apply::describe(model, minimum);

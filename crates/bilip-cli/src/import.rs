@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::Outcome;
 use crate::args::{self, Digits, Source};
-use crate::table::{check_output, print};
+use crate::table::{check_file, print};
 
 /// What has to be known besides the weights.
 #[derive(Debug, Default, Deserialize)]
@@ -425,7 +425,7 @@ fn check<T: Real>(network: &Network<T>, config: &Config) -> Result<()> {
 pub fn run(args: &args::Import) -> Result<Outcome> {
     let mut inputs: Vec<&Path> = vec![&args.source];
     inputs.extend(args.config.as_deref());
-    check_output(&args.output, &inputs)?;
+    check_file(&args.output, &inputs)?;
     let prefixes: &[&str] = match args.from {
         Source::PlnetJax => &["param/", "params/", "BiLipBlock."],
         Source::RobustnnTorch => &["state/", "bln."],

@@ -10,6 +10,7 @@ mod import;
 mod model;
 mod onnx;
 mod plot;
+mod repro;
 mod standardize;
 mod table;
 
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Import(args) => import::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Repro(args) => repro::run(&args),
         Command::Completions { shell } => completions(shell),
         Command::Man { command } => man(command.as_deref()),
     };

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use bilip::{BiLipschitz, Inverse, InverseOptions, Minimum, Model, Network, Real, Stored};
 
-use crate::table::Table;
+use crate::table::{Table, Variables};
 
 pub struct Loaded {
     pub shown: String,
@@ -17,6 +17,21 @@ impl Loaded {
         let shown = path.display().to_string();
         let model = Model::load(path).with_context(|| shown.clone())?;
         Ok(Loaded { shown, model })
+    }
+
+    /// As [`read`](Self::read), with the bounds proved anew: what is computed with them is then proved as well.
+    ///
+    /// `None`, with a word, when they cannot be.
+    pub fn read_proved(path: &Path) -> Result<Option<Self>> {
+        let shown = path.display().to_string();
+        match Model::load_verified(path) {
+            Ok(model) => Ok(Some(Loaded { shown, model })),
+            Err(error @ bilip::Error::NotCertifiable { .. }) => {
+                eprintln!("{shown}: nothing can be proved with this model: {error}; see bilip certify");
+                Ok(None)
+            }
+            Err(error) => Err(error).with_context(|| shown),
+        }
     }
 
     /// Whether the weights are single precision.
@@ -83,27 +98,41 @@ impl Loaded {
         Ok(())
     }
 
-    fn names(&self, key: &str, count: usize, prefix: &str) -> Vec<String> {
-        self.model
+    fn names(&self, key: &str, count: usize, prefix: &str) -> Variables {
+        let stored = self
+            .model
             .provenance
             .get(key)
             .and_then(|text| serde_json::from_str::<Vec<String>>(text).ok())
-            .filter(|names| names.len() == count)
-            .unwrap_or_else(|| (1..=count).map(|k| format!("{prefix}{k}")).collect())
+            .filter(|names| names.len() == count);
+        Variables {
+            unnamed: stored.is_none(),
+            names: stored.unwrap_or_else(|| (1..=count).map(|k| format!("{prefix}{k}")).collect()),
+        }
+    }
+
+    /// x.
+    pub fn input_variables(&self) -> Variables {
+        self.names("inputs", self.n(), "x")
     }
 
     /// The names of x.
     pub fn inputs(&self) -> Vec<String> {
-        self.names("inputs", self.n(), "x")
+        self.input_variables().names
     }
 
     /// The names of p.
     pub fn parameter_names(&self) -> Vec<String> {
-        self.names("parameters", self.parameters(), "p")
+        self.names("parameters", self.parameters(), "p").names
     }
 
     /// The names of what comes out.
     pub fn targets(&self) -> Vec<String> {
+        self.target_variables().names
+    }
+
+    /// What comes out.
+    pub fn target_variables(&self) -> Variables {
         if self.is_potential() {
             self.names("targets", 1, "f")
         } else {
@@ -183,7 +212,8 @@ impl Loaded {
     /// The rows of p that `--at` gives: as many as there are, or those of the table itself where it has them.
     pub fn parameters_at(&self, at: Option<&str>, table: Option<&Table>) -> Result<Vec<f64>> {
         let count = self.parameters();
-        let names = self.parameter_names();
+        let variables = self.names("parameters", count, "p");
+        let names = variables.names.clone();
         match (count, at) {
             (0, None) => Ok(Vec::new()),
             (0, Some(_)) => bail!(
@@ -205,7 +235,7 @@ impl Loaded {
                     }
                     None => {
                         let table = Table::read(Path::new(text)).context("--at")?;
-                        table.matching(&names).with_context(|| {
+                        table.matching(&variables).with_context(|| {
                             format!(
                                 "--at {text}: {} columns, but the model has {count} parameters ({})",
                                 table.columns(),
@@ -222,7 +252,7 @@ impl Loaded {
             }
             (_, None) => table
                 .filter(|t| names.iter().all(|n| (0..t.columns()).any(|k| t.name(k) == *n)))
-                .and_then(|t| t.matching(&names))
+                .and_then(|t| t.matching(&variables))
                 .with_context(|| {
                     format!(
                         "{}: a {} needs its parameters ({}): give them with --at",

@@ -1,13 +1,13 @@
 //! `plot`: a picture of a model.
 
 use anyhow::{Context, Result, ensure};
-use bilip::InverseOptions;
+use bilip::{InverseOptions, write_file};
 use bilip_paper::plot::{Figure, Mark, Panel, levels};
 
 use crate::Outcome;
 use crate::args;
 use crate::model::Loaded;
-use crate::table::{Table, check_output, is_stream, print, write_file};
+use crate::table::{Table, check_output, is_stream, print};
 
 /// Points along an axis of a contour plot.
 const GRID: usize = 121;
@@ -50,10 +50,10 @@ pub fn run(args: &args::Plot) -> Result<Outcome> {
         Some(path) => {
             let table = Table::read(path)?;
             let x = table
-                .matching(&names)
+                .matching(&model.input_variables())
                 .with_context(|| format!("{}: not the columns of the model", path.display()))?;
             let y = table
-                .matching(&model.targets())
+                .matching(&model.target_variables())
                 .filter(|_| table.columns() > names.len());
             Some((x, y))
         }
@@ -233,7 +233,7 @@ impl Picture<'_> {
             panel.push(Mark::points(points, 7).labelled("data"));
         }
         if let Some(m) = self.minimum {
-            let label = format!("minimum {}", crate::apply::rounded((m.value * 1e6).round() / 1e6));
+            let label = format!("minimum {}", (m.value * 1e6).round() / 1e6);
             panel.push(Mark::cross(m.x[a], m.x[b], 1).labelled(label));
         }
         Ok(Figure::new(vec![panel]).panel_size(560.0, 460.0))

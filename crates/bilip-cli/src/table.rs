@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use bilip::write_file;
 
 /// Rows of finite numbers.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,18 +65,45 @@ impl Table {
             .collect()
     }
 
-    /// The columns of a model's variables: by name where the header has them all, else all in order.
+    /// The columns of a model's variables, or `None` when they are not there.
     ///
-    /// `None` when they are not there.
-    pub fn matching(&self, names: &[String]) -> Option<Vec<f64>> {
-        if let Some(header) = &self.names {
-            let found: Option<Vec<usize>> =
-                names.iter().map(|n| header.iter().position(|h| h == n)).collect();
-            if let Some(found) = found {
-                return Some(self.select(&found));
+    /// A header must have their names, unless the model has none of its own; without a header all columns are taken in
+    /// order, or those whose numbers the model knows.
+    pub fn matching(&self, variables: &Variables) -> Option<Vec<f64>> {
+        let names = &variables.names;
+        let in_order = || (self.columns == names.len()).then(|| self.values.clone());
+        match &self.names {
+            Some(header) => {
+                let found: Option<Vec<usize>> =
+                    names.iter().map(|n| header.iter().position(|h| h == n)).collect();
+                match found {
+                    Some(found) => Some(self.select(&found)),
+                    None if variables.unnamed => in_order(),
+                    None => None,
+                }
             }
+            None => in_order().or_else(|| {
+                let numbers: Option<Vec<usize>> = names
+                    .iter()
+                    .map(|n| {
+                        n.parse::<usize>()
+                            .ok()?
+                            .checked_sub(1)
+                            .filter(|k| *k < self.columns)
+                    })
+                    .collect();
+                numbers.map(|columns| self.select(&columns))
+            }),
         }
-        (self.columns == names.len()).then(|| self.values.clone())
+    }
+
+    /// Everything that makes this table what it is, in bytes.
+    pub fn fingerprint(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = (0..self.columns)
+            .flat_map(|k| (self.name(k) + ",").into_bytes())
+            .collect();
+        bytes.extend(self.values.iter().flat_map(|v| v.to_le_bytes()));
+        bytes
     }
 
     /// Reads a table; `-` is standard input.
@@ -116,6 +144,14 @@ impl Table {
     }
 }
 
+/// The names of a model's variables.
+#[derive(Clone, Debug)]
+pub struct Variables {
+    pub names: Vec<String>,
+    /// Whether they are ours for want of better ones.
+    pub unnamed: bool,
+}
+
 /// Whether a path stands for standard input or output.
 pub fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
@@ -150,7 +186,7 @@ fn read_csv(bytes: &[u8], source: String) -> Result<Table> {
         if k == 0 {
             columns = record.len();
             if record.iter().any(|cell| cell.parse::<f64>().is_err()) {
-                names = Some(header(&record, &source)?);
+                names = Some(header(&record, &source, line)?);
                 continue;
             }
         }
@@ -187,8 +223,23 @@ fn read_csv(bytes: &[u8], source: String) -> Result<Table> {
     })
 }
 
-fn header(record: &csv::StringRecord, source: &str) -> Result<Vec<String>> {
+/// The names of the columns, if the first line is one of names and not of numbers with one of them spoilt.
+fn header(record: &csv::StringRecord, source: &str, line: u64) -> Result<Vec<String>> {
     let names: Vec<String> = record.iter().map(str::to_string).collect();
+    let missing =
+        |cell: &str| ["", "na", "n/a", "null", "none", "?", "-"].contains(&cell.to_lowercase().as_str());
+    let numbers = names.iter().filter(|n| n.parse::<f64>().is_ok());
+    let whole = numbers.clone().all(|n| n.parse::<u32>().is_ok());
+    let words = names.iter().find(|n| n.parse::<f64>().is_err());
+    if numbers.count() > 0
+        && let Some(word) = words
+    {
+        // Whole numbers are names that programs give to columns; others are data.
+        ensure!(
+            whole && !names.iter().all(|n| n.parse::<f64>().is_ok() || missing(n)),
+            "{source}, line {line}: {word:?} is not a number, and the line is not a header"
+        );
+    }
     for (k, name) in names.iter().enumerate() {
         ensure!(!name.is_empty(), "{source}: column {} has no name", k + 1);
         ensure!(
@@ -312,8 +363,8 @@ impl Output<'_> {
             return print(&self.csv());
         }
         match extension(path).as_str() {
-            "npy" => write_file(path, &self.npy()?),
-            _ => write_file(path, self.csv().as_bytes()),
+            "npy" => Ok(write_file(path, &self.npy()?)?),
+            _ => Ok(write_file(path, self.csv().as_bytes())?),
         }
     }
 }
@@ -340,35 +391,17 @@ fn is_special(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| !m.is_file())
 }
 
-/// Writes a file under a temporary name and renames it.
-pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let context = || path.display().to_string();
-    if is_special(path) {
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .open(path)
-            .with_context(context)?;
-        return match file.write_all(bytes).and_then(|()| file.flush()) {
-            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            other => other.with_context(context),
-        };
+/// Where a file lies, whether or not it is there yet.
+fn place(path: &Path) -> Option<PathBuf> {
+    match path.canonicalize() {
+        Ok(real) => Some(real),
+        Err(_) => Some(folder(path).canonicalize().ok()?.join(path.file_name()?)),
     }
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".bilip-").suffix(".tmp");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    let mut file = builder.tempfile_in(folder(path)).with_context(context)?;
-    file.write_all(bytes).with_context(context)?;
-    file.as_file().sync_all().with_context(context)?;
-    file.persist(path).map_err(|e| e.error).with_context(context)?;
-    Ok(())
 }
 
-/// Refuses an output that cannot be written, or that is one of the inputs, before any work is done.
-pub fn check_output(output: &Path, inputs: &[&Path]) -> Result<()> {
+/// Refuses an output that cannot be written, or that is one of the inputs or of the other outputs, before any work is
+/// done.
+pub fn check_output(output: &Path, others: &[&Path]) -> Result<()> {
     if is_stream(output) {
         return Ok(());
     }
@@ -378,19 +411,26 @@ pub fn check_output(output: &Path, inputs: &[&Path]) -> Result<()> {
     if is_special(output) {
         return Ok(());
     }
-    if let Ok(real) = output.canonicalize() {
-        for input in inputs {
-            ensure!(
-                input.canonicalize().map_or(true, |i| i != real),
-                "{shown}: is the input as well; name another output"
-            );
-        }
-        let read_only = output.metadata().is_ok_and(|m| m.permissions().readonly());
-        ensure!(!read_only, "{shown}: is read-only");
+    for other in others.iter().filter(|o| !is_stream(o)) {
+        ensure!(
+            place(other).is_none() || place(other) != place(output),
+            "{shown}: is named twice, as an output and as something else; name another output"
+        );
     }
+    let read_only = output.metadata().is_ok_and(|m| m.permissions().readonly());
+    ensure!(!read_only, "{shown}: is read-only");
     tempfile::Builder::new()
         .prefix(".bilip-")
         .tempfile_in(folder(output))
         .with_context(|| format!("{shown}: cannot be written"))?;
     Ok(())
+}
+
+/// As [`check_output`], for what cannot go to standard output.
+pub fn check_file(output: &Path, others: &[&Path]) -> Result<()> {
+    ensure!(
+        !is_stream(output),
+        "-: this cannot go to standard output; name a file"
+    );
+    check_output(output, others)
 }

@@ -79,6 +79,11 @@ fn prepare() -> Place {
     let fixture = repository("crates/bilip/tests/fixtures/plnet.safetensors");
     std::fs::copy(fixture, place.path("weights.safetensors")).unwrap();
     place.write("x.csv", "200,20\n");
+    place.write("swapped.csv", "Minutes,Temperature\n20,200\n");
+    place.write("far.csv", "1e200,20\n");
+    let numbers = good.split_once('\n').unwrap().1;
+    place.write("spoilt.csv", format!("1,NA,3\n{numbers}"));
+    place.write("spoilt2.csv", format!("1.0,2.0x,3.0\n{numbers}"));
     place.write("single.csv", "200\n");
     place.write("wide.csv", "1,2,3,4,5\n");
     place.write("kind.toml", "kind = \"resnet\"\n");
@@ -142,7 +147,20 @@ fn every_bad_input_is_one_clear_message() {
             "target column 3: its values are all alike",
         ),
         ("fit huge.csv --target 1 -o out.safetensors".into(), "column 2"),
+        (
+            "fit spoilt.csv --target 3 -o out.safetensors".into(),
+            "\"NA\" is not a number, and the line is not a header",
+        ),
+        (
+            "fit spoilt2.csv --target 3 -o out.safetensors".into(),
+            "\"2.0x\" is not a number",
+        ),
         // Columns.
+        (
+            "eval pl.safetensors -i swapped.csv".into(),
+            "2 columns of other names",
+        ),
+        ("eval pl.safetensors -i far.csv".into(), "out of range"),
         (
             "fit good.csv --target price -o out.safetensors".into(),
             "no column \"price\"; there are temperature, minutes, loss",
@@ -200,6 +218,12 @@ fn every_bad_input_is_one_clear_message() {
         ),
         (fit("good.csv", "--blocks 0"), "--blocks 0"),
         (fit("good.csv", "--blocks 999999999"), "the limit is"),
+        (fit("good.csv", "--householder 0"), "--householder 0"),
+        (
+            fit("good.csv", "--householder 1000000000000000000"),
+            "the limit is",
+        ),
+        (fit("good.csv", "--per-column --no-standardize"), "--per-column"),
         (fit("good.csv", "--activation swoosh"), "swoosh"),
         (fit("good.csv", "--activation gelu"), "gelu"),
         (
@@ -248,7 +272,7 @@ fn every_bad_input_is_one_clear_message() {
         ),
         (
             format!("fit good.csv --target loss {QUICK} -o good.csv"),
-            "good.csv: is the input as well",
+            "good.csv: is named twice",
         ),
         (
             format!("fit good.csv --target loss {QUICK} -o locked.safetensors"),
@@ -257,12 +281,22 @@ fn every_bad_input_is_one_clear_message() {
         (fit("good.csv", "--metrics nowhere/run.csv"), "nowhere/run.csv"),
         (
             "eval pl.safetensors -i x.csv -o x.csv".into(),
-            "x.csv: is the input as well",
+            "x.csv: is named twice",
         ),
         (
             "eval pl.safetensors -i x.csv -o pl.safetensors".into(),
-            "pl.safetensors: is the input as well",
+            "pl.safetensors: is named twice",
         ),
+        (
+            "invert map.safetensors -i lens.csv -o r.csv --report r.csv".into(),
+            "r.csv: is named twice",
+        ),
+        (fit("good.csv", "--metrics out.safetensors"), "is named twice"),
+        (
+            format!("fit good.csv --target loss {QUICK} -o -"),
+            "cannot go to standard output",
+        ),
+        (fit("good.csv", "--metrics -"), "cannot go to standard output"),
         ("plot pl.safetensors -o picture.png".into(), "written as .svg"),
         (
             "export pl.safetensors --csv good.csv".into(),
@@ -404,6 +438,26 @@ fn every_bad_input_is_one_clear_message() {
             "import weights.safetensors --from plnet-jax --config missing.toml -o out.safetensors".into(),
             "missing.toml",
         ),
+        // Experiments.
+        ("repro nothing --out o".into(), "choose one of step"),
+        ("repro step --seeds 0 --out o".into(), "seeds"),
+        ("repro step --jobs 0 --out o".into(), "--jobs 0"),
+        (
+            "repro step --only alexnet --out o".into(),
+            "no model has this in its name",
+        ),
+        ("repro step --config missing.toml --out o".into(), "missing.toml"),
+        ("repro step --config key.toml --out o".into(), "key.toml"),
+        (
+            "repro all --config key.toml --out o".into(),
+            "belongs to one experiment",
+        ),
+        (
+            "repro solver --out o".into(),
+            "run the experiment rosenbrock20 first",
+        ),
+        ("repro report --out folder".into(), "no results"),
+        ("repro step --device cuda".into(), "cuda"),
         // The rest.
         ("bench train --config step --device cuda".into(), "cuda"),
         ("bench train --config huge".into(), "huge"),

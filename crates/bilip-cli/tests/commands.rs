@@ -23,7 +23,7 @@ fn a_table_becomes_a_certified_minimum() {
         "fit {} --target loss --hidden 32,32 --epochs 60 --json --metrics run.csv -o oven.safetensors",
         oven()
     ));
-    assert!(summary["validation_r2"].as_f64().unwrap() > 0.98, "{summary}");
+    assert!(summary["validation_r2"][0].as_f64().unwrap() > 0.98, "{summary}");
     assert_eq!(summary["rows"], 1800);
     assert_eq!(place.csv("run.csv").1.len(), 60);
     // Nothing but the model and the figures is left behind.
@@ -107,6 +107,17 @@ fn bounds_given_hold_in_the_user_s_units() {
         assert_eq!(certificate["mu"], 2.0, "{model}");
         assert_eq!(certificate["nu"], 60.0, "{model}");
         assert_eq!(certificate["holds"], true, "{model}");
+    }
+    // A distortion that is given holds in the user's units, unless each column is to have its own factor.
+    for (more, distortion) in [("", 5.0), ("--per-column", 10.0)] {
+        place.ok(&format!(
+            "fit {} --target loss --tau 5 {QUICK} {more} -o m.safetensors",
+            oven()
+        ));
+        let found = place.json("certify m.safetensors --json")["distortion"]
+            .as_f64()
+            .unwrap();
+        assert!((found - distortion).abs() < 1e-9, "{more}: {found}");
     }
     // Two of three are enough, and three that agree.
     place.ok(&format!(
@@ -247,6 +258,8 @@ fn tables_come_in_several_forms() {
     place.write("none-x.csv", "200,20\n180,40\n");
     assert_eq!(weights("a.safetensors"), weights("b.safetensors"));
     assert_eq!(weights("a.safetensors"), weights("c.safetensors"));
+    // A table without names is known by the numbers of its columns.
+    assert_eq!(place.ok("eval a.safetensors -i none.csv").lines().count(), 201);
     // Standard input and output, and NumPy both ways.
     let run = place.run_with(
         &format!("fit - --target 3 {QUICK} -o d.safetensors"),
@@ -378,6 +391,7 @@ fn help_fits_the_screen_and_has_an_example() {
         "import",
         "export",
         "bench",
+        "repro",
         "completions",
         "man",
     ] {
@@ -459,4 +473,96 @@ fn a_model_that_does_not_keep_its_bounds_is_found_out() {
     assert!(certificate["certified_nu"].as_f64().unwrap() > 4.0);
     assert!(certificate["certified_mu"].as_f64().unwrap() <= 0.5);
     assert!(place.run("certify m.safetensors").stdout.contains("NOT proved"));
+    // Nothing is called proved that rests on it.
+    place.write("y.csv", "1,2\n");
+    let run = place.run("invert m.safetensors -i y.csv");
+    assert_eq!(run.code, 1);
+    assert!(
+        run.stdout.is_empty() && run.stderr.contains("nothing can be proved"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn experiments_run_in_their_short_version_and_make_a_page() {
+    let place = Place::new();
+    place.ok("repro all --quick --seeds 1 --out out --jobs 2");
+    for (name, figure, keys) in [
+        (
+            "step",
+            "step",
+            vec!["loss", "slope_min", "slope_max", "certified_mu", "certified_nu"],
+        ),
+        (
+            "rosenbrock",
+            "surfaces",
+            vec![
+                "plnet(0.04,16).grid_loss",
+                "plnet(0.04,16).value_at_minimum",
+                "mlp.max_error",
+                "random_search.value",
+            ],
+        ),
+        (
+            "rosenbrock-sine",
+            "errors",
+            vec!["plnet(0.5,2).train_loss", "icnn.grid_loss"],
+        ),
+        ("parametric", "contours", vec!["partial-plnet(0.04,16).test_loss"]),
+        (
+            "rosenbrock20",
+            "distortion",
+            vec!["plnet(5).test_loss", "plnet(5).mu", "plnet(5).value_at_minimum"],
+        ),
+        ("solver", "solver", vec!["newton.steps_to_1e-10.tau5"]),
+        ("inverse", "inverse", vec!["dys(1).steps_to_1e-6(n8,6x64)"]),
+    ] {
+        let result: serde_json::Value =
+            serde_json::from_str(&place.read(&format!("out/{name}/result.json"))).unwrap();
+        for key in keys {
+            let entry = &result["summary"][key];
+            assert!(
+                entry["mean"].is_number(),
+                "{name}: {key} in {:?}",
+                result["summary"]
+            );
+            for part in ["std", "seeds", "paper", "published_code"] {
+                assert!(entry.get(part).is_some(), "{name}: {key}.{part}");
+            }
+        }
+        assert!(
+            place
+                .read(&format!("out/{name}/{figure}.svg"))
+                .starts_with("<svg")
+        );
+        let png = std::fs::read(place.path(&format!("out/{name}/{figure}.png"))).unwrap();
+        assert!(png.starts_with(b"\x89PNG"));
+        assert!(
+            place
+                .read(&format!("out/{name}/README.md"))
+                .contains("| metric |")
+        );
+    }
+    // The certified bounds are those asked for, and measured slopes lie between them.
+    let step: serde_json::Value = serde_json::from_str(&place.read("out/step/result.json")).unwrap();
+    let mean = |key: &str| step["summary"][key]["mean"].as_f64().unwrap();
+    assert!(mean("certified_mu") >= 0.1 && mean("certified_nu") <= 10.0);
+    assert!(mean("slope_min") >= 0.1 * (1.0 - 1e-9) && mean("slope_max") <= 10.0 * (1.0 + 1e-9));
+    // A second time nothing is trained.
+    let again = place.run("repro step --quick --seeds 1 --out out/step");
+    assert!(
+        again.stderr.contains("5 of 5 runs are there already"),
+        "{}",
+        again.stderr
+    );
+    assert!(place.ok("repro report --out out").contains("7 experiments"));
+    let page = place.read("out/report.html");
+    for part in ["<svg", "rosenbrock20", "published", "bilip repro step"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(
+        !page.contains("href=\"http") && !page.contains("src="),
+        "the page stands alone"
+    );
 }

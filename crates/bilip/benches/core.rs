@@ -3,7 +3,7 @@
 //! ```text
 //! cargo bench -p bilip                                the table
 //! cargo bench -p bilip -- --quick                     fewer repetitions, smaller batches
-//! cargo bench -p bilip -- --save results/inverse      also writes result.json, README.md and inverse.svg there
+//! cargo bench -p bilip -- --save results/methods      also writes result.json, README.md and inverse.svg there
 //! ```
 //! Shapes are those of the paper's 20-dimensional experiment: n = 20, hidden layers 8×256. Times are medians, with the
 //! 10th and 90th percentile; the accuracy reached stands beside every time.
@@ -516,7 +516,7 @@ fn main() {
                        "max_true_error": l.error})
             })
             .collect();
-        let command = "cargo bench -p bilip -- --save results/inverse";
+        let command = "cargo bench -p bilip -- --save results/methods";
         let result = json!({"command": command, "machine": machine(), "n": N, "units": UNITS, "activation": "relu",
             "tolerance": 1e-8, "forward": forward, "verification": verification, "davis_yin_iteration": iteration,
             "inverse": table});

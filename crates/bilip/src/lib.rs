@@ -8,6 +8,7 @@ mod cayley;
 mod certificate;
 mod error;
 mod estimate;
+mod files;
 mod inverse;
 mod map;
 mod minimum;
@@ -33,6 +34,7 @@ pub use error::{Error, Result};
 pub use estimate::{Estimate, local_lipschitz, measured_slopes};
 /// The linear algebra library whose matrices this crate takes and gives.
 pub use faer;
+pub use files::write_file;
 pub use inverse::{
     DavisYin, DouglasRachford, ForwardBackward, ForwardBackwardForward, ForwardStep, Inverse, InverseMethod,
     InverseOptions, Iteration, LayerProblem, Method, Newton, PeacemanRachford, RowReport, Status, TracePoint,

@@ -37,15 +37,13 @@ impl Minimum {
         }
     }
 
-    /// `mu` is the proved μ that the inverse's error bounds were divided by.
-    pub(crate) fn from_inverse(inverse: Inverse, n: usize, offset: f64, mu: f64) -> Vec<Self> {
+    pub(crate) fn from_inverse(inverse: Inverse, n: usize, offset: f64) -> Vec<Self> {
         inverse
             .x
             .chunks_exact(n)
             .zip(&inverse.rows)
             .map(|(x, row)| {
-                // error_bound·μ is the residual with its rounding error.
-                let residual = (row.error_bound * mu).next_up();
+                let residual = row.residual_bound;
                 Minimum {
                     x: x.to_vec(),
                     value: offset + 0.5 * row.residual * row.residual,

@@ -6,7 +6,7 @@
 //! [`Model::load_verified`] proves it anew. Saving goes through a temporary file and a rename.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 
 use faer::{Mat, MatRef};
@@ -482,33 +482,7 @@ impl Model {
     /// # Errors
     /// When the directory does not exist or cannot be written to, or the disk is full; the old file is then untouched.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let bytes = self.to_bytes()?;
-        let io = |source| Error::Io {
-            path: path.display().to_string(),
-            source,
-        };
-        // A rename would put a file in the place of a device or a pipe.
-        if path.metadata().is_ok_and(|m| !m.is_file()) {
-            return Err(Error::file(format!("{} is not a regular file", path.display())));
-        }
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".bilip-").suffix(".tmp");
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            // As for any new file; the umask takes its share.
-            builder.permissions(std::fs::Permissions::from_mode(0o666));
-        }
-        let mut file = builder.tempfile_in(directory).map_err(io)?;
-        file.write_all(&bytes).map_err(io)?;
-        file.as_file().sync_all().map_err(io)?;
-        file.persist(path).map_err(|e| io(e.error))?;
-        Ok(())
+        crate::files::write_file(path, &self.to_bytes()?)
     }
 }
 

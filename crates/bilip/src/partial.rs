@@ -234,10 +234,15 @@ impl<T: Real> PartialBiLipNet<T> {
 fn check_mlp<T: Real>(mlp: &Mlp<T>, what: String, inputs: usize, outputs: usize) -> Result<()> {
     if mlp.inputs() != inputs || mlp.outputs() != outputs {
         return Err(Error::shape(
-            what,
+            what.clone(),
             format!("{inputs} inputs and {outputs} outputs"),
             format!("{} and {}", mlp.inputs(), mlp.outputs()),
         ));
+    }
+    for (weight, bias) in mlp.layers() {
+        // A conversion to single precision may have left its range.
+        crate::cayley::check_matrix(&what, weight.as_ref())?;
+        check_finite(&what, bias)?;
     }
     Ok(())
 }
@@ -285,7 +290,7 @@ impl<T: Real> PartialPlNet<T> {
     /// As for [`PartialBiLipNet::forward`].
     pub fn value(&self, x: &[T], p: &[T]) -> Result<Vec<T>> {
         let center = vec![T::zero(); self.net.dim()];
-        Ok(potential(&self.net.forward(x, p)?, &center, self.offset))
+        potential(&self.net.forward(x, p)?, &center, self.offset)
     }
 
     /// ∇ₓf at every row.
@@ -306,11 +311,6 @@ impl<T: Real> PartialPlNet<T> {
         let rows = check_batch("p", p, self.net.parameters())?;
         let n = self.net.dim();
         let inverse = self.net.inverse(&vec![0.0; rows * n], p, options)?;
-        Ok(Minimum::from_inverse(
-            inverse,
-            n,
-            self.offset,
-            self.net.net().proved_mu(),
-        ))
+        Ok(Minimum::from_inverse(inverse, n, self.offset))
     }
 }

@@ -96,7 +96,7 @@ impl<T: Real> PlNet<T> {
     /// # Errors
     /// On a batch whose size is no multiple of n or that holds NaN or infinity.
     pub fn value(&self, x: &[T]) -> Result<Vec<T>> {
-        Ok(potential(&self.net.forward(x)?, &self.center, self.offset))
+        potential(&self.net.forward(x)?, &self.center, self.offset)
     }
 
     /// ∇f = Jᵀ(G − g) at every row of `x`, `[batch, n] → [batch, n]`.
@@ -121,20 +121,23 @@ impl<T: Real> PlNet<T> {
             ));
         }
         let inverse = self.net.inverse(&vec![0.0; self.dim()], options)?;
-        Ok(Minimum::from_inverse(inverse, self.dim(), self.offset, self.net.proved_mu()).remove(0))
+        Ok(Minimum::from_inverse(inverse, self.dim(), self.offset).remove(0))
     }
 }
 
 /// `½‖G − g‖² + c` row by row.
-pub(crate) fn potential<T: Real>(g: &[T], center: &[T], offset: f64) -> Vec<T> {
+pub(crate) fn potential<T: Real>(g: &[T], center: &[T], offset: f64) -> Result<Vec<T>> {
     let half = T::round_from(0.5);
     let offset = T::round_from(offset);
-    g.chunks_exact(center.len())
+    let values: Vec<T> = g
+        .chunks_exact(center.len())
         .map(|row| {
             let sum: T = row.iter().zip(center).map(|(a, b)| (*a - *b) * (*a - *b)).sum();
             half * sum + offset
         })
-        .collect()
+        .collect();
+    check_finite("result (numbers out of range)", &values)?;
+    Ok(values)
 }
 
 /// `G − g` row by row.

@@ -190,3 +190,43 @@ fn scalings_that_are_not_are_errors() {
     assert_eq!(Scaling::<f64>::nearest_power_of_two(1.3), 1.0);
     assert_eq!(Scaling::<f64>::nearest_power_of_two(1.5), 2.0);
 }
+
+#[test]
+fn columns_of_very_different_units_cost_the_proof_nothing() {
+    let scale = |v: [f64; 3], s: [f64; 3]| Scaling::new(v.to_vec(), s.to_vec()).unwrap();
+    let net = BiLipNet::<f64>::from_free(&free(9))
+        .unwrap()
+        .with_scalings(
+            Some(scale([2f64.powi(-20), 1.0, 2f64.powi(6)], [0.3, -300.0, 0.0])),
+            Some(scale([2f64.powi(17), 2f64.powi(-9), 1.0], [1e5, 0.01, 0.0])),
+        )
+        .unwrap();
+    let mut rng = Rng::new(10);
+    let x: Vec<f64> = (0..20)
+        .flat_map(|_| [1e6 * rng.normal(), 300.0 + rng.normal(), 0.01 * rng.normal()])
+        .collect();
+    let y = net.forward(&x).unwrap();
+    // One part in 1e14 of the largest column.
+    let options = InverseOptions {
+        tolerance: 1e-7,
+        ..Default::default()
+    };
+    let inverse = net.inverse(&y, &options).unwrap();
+    for (k, row) in inverse.rows.iter().enumerate() {
+        assert_eq!(row.status, Status::Converged, "{row:?}");
+        let error = (0..3)
+            .map(|i| (inverse.x[3 * k + i] - x[3 * k + i]).powi(2))
+            .sum::<f64>()
+            .sqrt();
+        // y was rounded too: 1e-16 of 1e5, through 2⁻¹⁷, 1/μ and 2²⁰.
+        assert!(error <= row.error_bound + 1e-8, "{error} {row:?}");
+        let residual = {
+            let back = net.forward(&inverse.x[3 * k..3 * k + 3]).unwrap();
+            (0..3)
+                .map(|i| (back[i] - y[3 * k + i]).powi(2))
+                .sum::<f64>()
+                .sqrt()
+        };
+        assert!(residual <= 2.0 * row.residual_bound, "{residual} {row:?}");
+    }
+}

@@ -188,6 +188,7 @@ impl Progress {
                 status,
                 iterations: count,
                 residual: size,
+                residual_bound: f64::INFINITY,
                 error_bound: bound,
                 trace: self.trace,
             },

@@ -23,12 +23,13 @@ pub use newton::Newton;
 pub use resolvent::{DouglasRachford, PeacemanRachford};
 
 use crate::bounds::Bounds;
-use crate::error::{Error, Result, check_batch, check_rows};
+use crate::error::{Error, Result, check_batch, check_finite, check_rows};
 use crate::map::{BiLipschitz, Direction, LayerRef, Stack, Workspace};
 use crate::monlip::MonLip;
 use crate::orthogonal::Orthogonal;
 use crate::parallel;
 use crate::rounding::{self, norm};
+use crate::scaling::Scaling;
 
 /// Which algorithm inverts the monotone layers.
 ///
@@ -241,6 +242,8 @@ pub struct RowReport {
     pub iterations: usize,
     /// `‖G(x̂) − y‖` as computed.
     pub residual: f64,
+    /// A proved bound on `‖G(x̂) − y‖`, rounding included.
+    pub residual_bound: f64,
     /// A proved bound on `‖x̂ − G⁻¹(y)‖`, rounding included.
     pub error_bound: f64,
     /// Error against iteration, where asked for.
@@ -307,10 +310,88 @@ impl Goal {
 const BLOCK_ROWS: usize = 64;
 
 /// Inverts every row of `y`.
+///
+/// Changes of variables at the ends are undone one by one: the proof is then that of the network between them, and
+/// columns of very different units cost it nothing.
 pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions) -> Result<Inverse> {
     let n = stack.n;
     let rows = check_batch("y", y, n)?;
     options.check(rows, n)?;
+    let (input, inner, output) = without_scalings(stack);
+    if (input.is_none() && output.is_none()) || inner.layers.is_empty() {
+        return invert_network(stack, y, options);
+    }
+    // y' = (y − b)/d, rounded once: an error of at most u‖y'‖.
+    let undo = |s: Option<&Scaling<f64>>, values: &[f64]| -> Vec<f64> {
+        match s {
+            None => values.to_vec(),
+            Some(s) => (values.iter().enumerate())
+                .map(|(k, v)| (v - s.shift()[k % n]) / s.scale()[k % n])
+                .collect(),
+        }
+    };
+    let target = undo(output, y);
+    check_finite("y in the variables of the network", &target)?;
+    let spread = |s: Option<&Scaling<f64>>| s.map_or((1.0, 1.0), |s| (s.bounds().mu(), s.bounds().nu()));
+    let ((input_low, input_high), (_, output_high)) = (spread(input), spread(output));
+    let bounds = Bounds::product(inner.layers.iter().map(|l| l.bounds()))?;
+    let inner_options = InverseOptions {
+        // A little less than the tolerance leaves room for the roundings of the changes of variables.
+        tolerance: 0.9 * options.tolerance * input_low,
+        start: options.start.as_ref().map(|x| {
+            let s = input.map(|s| (s.scale(), s.shift()));
+            (x.iter().enumerate())
+                .map(|(k, v)| s.map_or(*v, |(d, b)| d[k % n] * v + b[k % n]))
+                .collect()
+        }),
+        ..options.clone()
+    };
+    let mut inverse = invert_network(&inner, &target, &inner_options)?;
+    inverse.x = undo(input, &inverse.x);
+    const U: f64 = crate::real::UNIT_ROUNDOFF;
+    for (k, row) in inverse.rows.iter_mut().enumerate() {
+        let range = k * n..(k + 1) * n;
+        let moved = 1.01 * U * rounding::norm_up(&target[range.clone()]);
+        let rounded = 1.01 * U * rounding::norm_up(&inverse.x[range]);
+        row.residual *= output_high;
+        row.residual_bound = (row.residual_bound + moved + bounds.nu() * input_high * rounded)
+            * output_high
+            * rounding::SAFETY;
+        row.error_bound = ((row.error_bound + moved / bounds.mu()) / input_low + rounded) * rounding::SAFETY;
+        for point in &mut row.trace {
+            point.error /= input_low;
+        }
+        row.status = match row.status {
+            _ if row.error_bound <= options.tolerance => Status::Converged,
+            Status::Converged => Status::PrecisionLimit,
+            other => other,
+        };
+    }
+    Ok(inverse)
+}
+
+/// The changes of variables at the ends of a stack, and the network between them.
+fn without_scalings<'a>(
+    stack: &Stack<'a, f64>,
+) -> (Option<&'a Scaling<f64>>, Stack<'a, f64>, Option<&'a Scaling<f64>>) {
+    let scaling = |layer: Option<&LayerRef<'a, f64>>| match layer {
+        Some(LayerRef::Scaling(s)) => Some(*s),
+        _ => None,
+    };
+    let input = scaling(stack.layers.first());
+    let output = scaling(stack.layers.last()).filter(|_| stack.layers.len() > 1);
+    let range = usize::from(input.is_some())..stack.layers.len() - usize::from(output.is_some());
+    let biases = stack.biases.as_ref().map(|b| crate::bias::RowBiases {
+        layers: b.layers[range.clone()].to_vec(),
+        errors: b.errors[range.clone()].to_vec(),
+    });
+    (input, Stack::new(stack.layers[range].to_vec(), biases), output)
+}
+
+/// Inverts every row of `y` through all layers.
+fn invert_network(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions) -> Result<Inverse> {
+    let n = stack.n;
+    let rows = check_batch("y", y, n)?;
     let bounds = Bounds::product(stack.layers.iter().map(|l| l.bounds()))?;
     let block = match &options.method {
         // A Newton block is worked through in sub-blocks of Jacobians; it only has to feed the threads.
@@ -324,8 +405,10 @@ pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions
     });
     let mut x = Vec::with_capacity(y.len());
     let mut reports = Vec::with_capacity(rows);
-    for row in parts.into_iter().flatten() {
+    for mut row in parts.into_iter().flatten() {
         x.extend_from_slice(&row.x);
+        // The error bound is the residual, with its rounding, over μ.
+        row.report.residual_bound = (row.report.error_bound * bounds.mu() * (1.0 + 1e-15)).next_up();
         reports.push(row.report);
     }
     Ok(Inverse { x, rows: reports })

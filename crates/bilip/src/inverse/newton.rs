@@ -263,6 +263,7 @@ impl Row {
                 status,
                 iterations: self.iterations,
                 residual: size,
+                residual_bound: f64::INFINITY,
                 error_bound: bound,
                 trace: self.trace,
             },

@@ -1,0 +1,165 @@
+//! Configurations of the experiments: every setting in one TOML file each.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::files;
+
+/// One experiment's settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Rows of training data.
+    pub rows: usize,
+    /// Rows of test data, or points along the side of the test grid.
+    pub test: usize,
+    /// Rows of a step.
+    pub batch: usize,
+    /// Passes through the data.
+    pub epochs: usize,
+    /// Largest learning rate.
+    pub peak: f64,
+    /// The one-cycle schedule (a, b, d, e).
+    pub cycle: [f64; 4],
+    /// Length of the schedule in steps; the run's own if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule_steps: Option<usize>,
+    /// The models.
+    pub models: Vec<ModelConfig>,
+    /// Values to compare with, by metric.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reference: BTreeMap<String, Reference>,
+}
+
+/// One model of an experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// The name in tables and metrics.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// For the residual baselines: the variant of the published code instead of the honest one.
+    #[serde(default)]
+    pub published: bool,
+    /// Fixed bounds (μ, ν).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<[f64; 2]>,
+    /// Fixed distortion, ν learned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tau: Option<f64>,
+    /// Hidden widths.
+    pub hidden: Vec<usize>,
+    /// Monotone or residual layers.
+    #[serde(default = "one")]
+    pub depth: usize,
+    /// The activation.
+    #[serde(default = "relu")]
+    pub activation: String,
+    /// Another largest learning rate than the experiment's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<f64>,
+    /// At most so many seeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seeds: Option<usize>,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn relu() -> String {
+    "relu".into()
+}
+
+/// Kinds of models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A monotone layer.
+    Monlip,
+    /// A PL network.
+    Plnet,
+    /// A perceptron under the quadratic potential.
+    Mlp,
+    /// An input-convex network.
+    Icnn,
+    /// Residual layers, branches layer after layer.
+    IResnet,
+    /// Residual layers, branches with concatenation.
+    IDensenet,
+}
+
+/// What others report for a metric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reference {
+    /// The paper.
+    #[serde(default)]
+    pub paper: Option<f64>,
+    /// A rerun of the authors' code.
+    #[serde(default)]
+    pub published_code: Option<f64>,
+}
+
+impl Config {
+    /// The configuration shipped for an experiment, or one from a file.
+    ///
+    /// # Errors
+    /// When the file cannot be read or says something that is not known.
+    pub fn read(shipped: &str, file: Option<&Path>) -> Result<Self> {
+        let (text, what) = match file {
+            None => (shipped.to_string(), "shipped configuration".to_string()),
+            Some(path) => (files::read(path)?, path.display().to_string()),
+        };
+        let config: Config = toml::from_str(&text)
+            .map_err(|e| Error::config(&what, e.message().lines().next().unwrap_or("not readable")))?;
+        let numbers = [
+            ("rows", config.rows),
+            ("test", config.test),
+            ("batch", config.batch),
+            ("epochs", config.epochs),
+        ];
+        for (name, value) in numbers {
+            if value == 0 {
+                return Err(Error::config(what, format!("{name} = 0: must be at least 1")));
+            }
+        }
+        for (k, model) in config.models.iter().enumerate() {
+            if config.models[..k].iter().any(|m| m.name == model.name) {
+                return Err(Error::config(
+                    what,
+                    format!("two models are called {:?}", model.name),
+                ));
+            }
+            if model.hidden.is_empty() || model.hidden.contains(&0) || model.depth == 0 {
+                return Err(Error::config(
+                    what,
+                    format!("{:?}: hidden widths and depth must be at least 1", model.name),
+                ));
+            }
+        }
+        Ok(config)
+    }
+
+    /// A version that takes seconds instead of minutes: for tests, and to see that everything works.
+    pub fn quick(mut self) -> Self {
+        self.rows = (self.rows / 20).max(100);
+        self.test = if self.test > 10_000 {
+            2_000
+        } else {
+            (self.test / 5).max(40)
+        };
+        self.epochs = (self.epochs / 100).max(2);
+        self.schedule_steps = None;
+        for model in &mut self.models {
+            for width in &mut model.hidden {
+                *width = (*width / 8).max(4);
+            }
+        }
+        self
+    }
+}

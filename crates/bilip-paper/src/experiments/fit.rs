@@ -1,0 +1,262 @@
+//! Training any of the models, and using it afterwards.
+
+use bilip::{Activation, BiLipschitz, Bounds, Network, Rng};
+use bilip_burn::{
+    BiLipNetConfig, BoundsMode, Icnn, Mlp, MonLipConfig, PartialConfig, PartialPlNet, PlNet, Predict,
+    Quadratic, ResidualConfig, ResidualNet, Schedule, TrainConfig, Trained, data, train,
+};
+use burn::backend::{Autodiff, Flex};
+use burn::module::{AutodiffModule, Module};
+use burn::tensor::{DType, Tensor, TensorData};
+
+use crate::config::{Kind, ModelConfig};
+use crate::error::{Error, Result};
+use crate::run::{Experiment, Job};
+
+type B = Autodiff<Flex>;
+type Function = Box<dyn Fn(&[f64]) -> Result<Vec<f64>>>;
+
+/// A trained model: certified where it can be.
+pub(crate) struct Fitted {
+    /// Predictions of rows x; of a partial network at rows x and p side by side.
+    pub(crate) predict: Function,
+    /// The map G below the potential, or the model itself.
+    pub(crate) map: Option<Function>,
+    /// The certified network.
+    pub(crate) network: Option<Network<f64>>,
+    /// The bounds that it claims.
+    pub(crate) claimed: Option<Bounds>,
+    /// Bounds proved for the trained weights.
+    pub(crate) certified: Option<Bounds>,
+    pub(crate) parameters: usize,
+}
+
+impl Fitted {
+    /// The certified bounds as metrics; not a number where there are none.
+    pub(crate) fn certified_pair(&self) -> (f64, f64) {
+        self.certified.map_or((f64::NAN, f64::NAN), |b| (b.mu(), b.nu()))
+    }
+
+    /// Smallest and largest `‖ΔG‖/‖Δx‖` over pairs of neighbours in a box: measured, not proved.
+    pub(crate) fn measured_slopes(
+        &self,
+        low: &[f64],
+        high: &[f64],
+        pairs: usize,
+        seed: u64,
+    ) -> Result<(f64, f64)> {
+        let Some(map) = &self.map else {
+            return Ok((f64::NAN, f64::NAN));
+        };
+        let n = low.len();
+        let mut rng = Rng::new(seed);
+        let (mut a, mut b) = (Vec::with_capacity(pairs * n), Vec::with_capacity(pairs * n));
+        for _ in 0..pairs {
+            let direction = rng.normals(n);
+            let length = direction.iter().map(|v| v * v).sum::<f64>().sqrt();
+            for i in 0..n {
+                let x = low[i] + (high[i] - low[i]) * rng.uniform();
+                a.push(x);
+                // Near enough to see the slope, far enough for single precision.
+                b.push(x + 0.02 * direction[i] / length);
+            }
+        }
+        let (fa, fb) = (map(&a)?, map(&b)?);
+        let m = fa.len() / pairs;
+        let (mut smallest, mut largest) = (f64::INFINITY, 0.0f64);
+        for k in 0..pairs {
+            let distance = |u: &[f64], v: &[f64], w: usize| -> f64 {
+                (k * w..(k + 1) * w)
+                    .map(|i| (u[i] - v[i]).powi(2))
+                    .sum::<f64>()
+                    .sqrt()
+            };
+            let slope = distance(&fa, &fb, m) / distance(&a, &b, n);
+            smallest = smallest.min(slope);
+            largest = largest.max(slope);
+        }
+        Ok((smallest, largest))
+    }
+}
+
+fn bounds_mode(model: &ModelConfig) -> Result<BoundsMode> {
+    match (model.bounds, model.tau) {
+        (Some([mu, nu]), None) => Ok(BoundsMode::Fixed(Bounds::new(mu, nu)?)),
+        (None, Some(tau)) => Ok(BoundsMode::Distortion(tau)),
+        _ => Err(Error::config(&model.name, "give either bounds or tau")),
+    }
+}
+
+fn settings(experiment: &Experiment, job: &Job) -> TrainConfig {
+    let config = &experiment.config;
+    let [a, b, d, e] = config.cycle;
+    TrainConfig {
+        epochs: config.epochs,
+        batch: config.batch,
+        schedule: Schedule::one_cycle(job.model.peak.unwrap_or(config.peak), (a, b, d, e)),
+        schedule_steps: config.schedule_steps,
+        seed: job.seed,
+        checkpoints: Some(experiment.checkpoints(job)),
+        checkpoint_every: (config.epochs / 20).max(1),
+        progress: experiment.settings.progress,
+        ..Default::default()
+    }
+}
+
+fn fit<M>(model: M, table: &data::Table, experiment: &Experiment, job: &Job) -> Result<Trained<M>>
+where
+    M: AutodiffModule<B> + Predict<B>,
+    M::InnerModule: Predict<Flex>,
+{
+    Ok(train::<B, M>(model, table, None, &settings(experiment, job))?)
+}
+
+/// Predictions of a module in single precision, in blocks.
+fn in_blocks<M: Predict<Flex> + 'static>(model: M, n: usize) -> Function {
+    Box::new(move |x| {
+        let mut out = Vec::with_capacity(x.len() / n);
+        for block in x.chunks(4_096 * n) {
+            let data = TensorData::new(block.to_vec(), [block.len() / n, n]).convert_dtype(DType::F32);
+            let x = Tensor::<Flex, 2>::from_data(data, (&Default::default(), DType::F32));
+            out.extend(model.predict(x, None).to_data().iter::<f64>());
+        }
+        Ok(out)
+    })
+}
+
+/// Trains the model of a job on a table without parameters.
+pub(crate) fn model(experiment: &Experiment, job: &Job, table: &data::Table) -> Result<Fitted> {
+    let (config, seed) = (&job.model, job.seed);
+    let device = Default::default();
+    let (n, _, _) = table.columns();
+    let activation: Activation = config.activation.parse()?;
+    let layer = |bounds| MonLipConfig {
+        activation,
+        seed,
+        ..MonLipConfig::new(n, &config.hidden, bounds)
+    };
+    Ok(match config.kind {
+        Kind::Monlip => {
+            let trained = fit(
+                layer(bounds_mode(config)?).init::<B>(&device)?,
+                table,
+                experiment,
+                job,
+            )?;
+            let frozen = trained.model.freeze::<f64>()?;
+            let certificate = frozen.verify();
+            let (a, b) = (frozen.clone(), frozen.clone());
+            Fitted {
+                predict: Box::new(move |x| Ok(a.forward(x)?)),
+                map: Some(Box::new(move |x| Ok(b.forward(x)?))),
+                claimed: Some(frozen.claim()),
+                certified: certificate.certified().filter(|_| certificate.holds()),
+                parameters: trained.model.num_params(),
+                network: Some(Network::MonLip(frozen)),
+            }
+        }
+        Kind::Plnet => {
+            let net = BiLipNetConfig::new(config.depth, layer(bounds_mode(config)?)).init::<B>(&device)?;
+            let trained = fit(PlNet::new(net), table, experiment, job)?;
+            let frozen = trained.model.freeze::<f64>()?;
+            let certificate = frozen.verify();
+            let (a, b) = (frozen.clone(), frozen.net().clone());
+            Fitted {
+                predict: Box::new(move |x| Ok(a.value(x)?)),
+                map: Some(Box::new(move |x| Ok(b.forward(x)?))),
+                claimed: Some(frozen.net().claim()),
+                certified: certificate.certified().filter(|_| certificate.holds()),
+                parameters: trained.model.num_params(),
+                network: Some(Network::PlNet(frozen)),
+            }
+        }
+        Kind::Mlp => {
+            let mut sizes = config.hidden.clone();
+            sizes.push(n);
+            let net = Mlp::<B>::new(n, &sizes, seed, &device, DType::F32)?;
+            let trained = fit(Quadratic::new(net), table, experiment, job)?;
+            let model = trained.model.valid();
+            Fitted {
+                map: Some(in_blocks(model.net().clone(), n)),
+                parameters: trained.model.num_params(),
+                predict: in_blocks(model, n),
+                network: None,
+                claimed: None,
+                certified: None,
+            }
+        }
+        Kind::Icnn => {
+            let model = Icnn::<B>::new(n, &config.hidden, seed, &device, DType::F32)?;
+            let trained = fit(model, table, experiment, job)?;
+            Fitted {
+                parameters: trained.model.num_params(),
+                predict: in_blocks(trained.model.valid(), n),
+                map: None,
+                network: None,
+                claimed: None,
+                certified: None,
+            }
+        }
+        Kind::IResnet | Kind::IDensenet => {
+            let bounds = bounds_mode(config)?;
+            let mut residual = match config.kind {
+                Kind::IResnet => ResidualConfig::i_resnet(n, &config.hidden, config.depth, bounds),
+                _ => ResidualConfig::i_densenet(n, &config.hidden, config.depth, bounds),
+            };
+            residual.seed = seed;
+            residual.activation = activation;
+            if config.published {
+                residual = residual.published();
+            }
+            let net = residual.init::<B>(&device)?;
+            if table.columns().2 == 1 && n > 1 {
+                let trained = fit(Quadratic::new(net), table, experiment, job)?;
+                let parameters = trained.model.num_params();
+                let model = trained.model.valid();
+                let net = model.net().clone();
+                residual_fitted(net, in_blocks(model, n), n, parameters)
+            } else {
+                let trained = fit(net, table, experiment, job)?;
+                let parameters = trained.model.num_params();
+                let net = trained.model.valid();
+                residual_fitted(net.clone(), in_blocks(net, n), n, parameters)
+            }
+        }
+    })
+}
+
+fn residual_fitted(net: ResidualNet<Flex>, predict: Function, n: usize, parameters: usize) -> Fitted {
+    Fitted {
+        predict,
+        claimed: net.bounds().ok(),
+        certified: net.certified_bounds().ok(),
+        map: Some(in_blocks(net, n)),
+        network: None,
+        parameters,
+    }
+}
+
+/// Trains a partial PL network with the published bias networks.
+pub(crate) fn partial(
+    experiment: &Experiment,
+    job: &Job,
+    table: &data::Table,
+) -> Result<(bilip::PartialPlNet<f64>, usize)> {
+    let (n, parameters, _) = table.columns();
+    let config = PartialConfig {
+        net: BiLipNetConfig::new(
+            job.model.depth,
+            MonLipConfig {
+                seed: job.seed,
+                activation: job.model.activation.parse()?,
+                ..MonLipConfig::new(n, &job.model.hidden, bounds_mode(&job.model)?)
+            },
+        ),
+        parameters,
+        orthogonal_bias: vec![64, 128],
+        hidden_bias: vec![64, 128, 256],
+    };
+    let model = PartialPlNet::new(config.init::<B>(&Default::default())?);
+    let trained = fit(model, table, experiment, job)?;
+    Ok((trained.model.freeze()?, trained.model.num_params()))
+}
