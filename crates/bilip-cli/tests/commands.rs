@@ -516,7 +516,7 @@ fn experiments_run_in_their_short_version_and_make_a_page() {
             vec!["plnet(5).test_loss", "plnet(5).mu", "plnet(5).value_at_minimum"],
         ),
         ("solver", "solver", vec!["newton.steps_to_1e-10.tau5"]),
-        ("inverse", "inverse", vec!["dys(1).steps_to_1e-6(n8,6x64)"]),
+        ("inverse", "inverse", vec!["newton.steps_to_1e-6(n8,6x64)"]),
     ] {
         let result: serde_json::Value =
             serde_json::from_str(&place.read(&format!("out/{name}/result.json"))).unwrap();
@@ -552,7 +552,7 @@ fn experiments_run_in_their_short_version_and_make_a_page() {
     // A second time nothing is trained.
     let again = place.run("repro step --quick --seeds 1 --out out/step");
     assert!(
-        again.stderr.contains("5 of 5 runs are there already"),
+        again.stderr.contains("6 of 6 runs are there already"),
         "{}",
         again.stderr
     );

@@ -190,9 +190,9 @@ pub fn html(folder: &Path) -> Result<usize> {
             let svg = files::read(&place.join(format!("{name}.svg")))?;
             // Names inside a picture must not meet those of another.
             let svg = svg.replace("panel", &format!("{}{k}-panel", result.experiment));
-            let _ = write!(
+            let _ = writeln!(
                 out,
-                "<figure>{svg}<figcaption>{}</figcaption></figure>\n",
+                "<figure>{svg}<figcaption>{}</figcaption></figure>",
                 escape(caption)
             );
         }

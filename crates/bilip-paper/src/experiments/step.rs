@@ -11,6 +11,10 @@ use crate::files;
 use crate::plot::{Figure, Mark, Panel};
 use crate::run::{Experiment, ExperimentResult, Job, JobResult};
 
+/// The draw of the 1,000 points, the same for all seeds. Other draws move the best fit by more than models differ: over
+/// eight of them the loss of one and the same recipe is 0.068 to 0.075, whatever the rate or the number of epochs.
+const DATA: u64 = 1_000;
+
 fn grid(points: usize) -> Vec<f64> {
     (0..points)
         .map(|k| -2.0 + 4.0 * k as f64 / (points - 1) as f64)
@@ -43,8 +47,9 @@ fn optimum(mu: f64, nu: f64) -> impl Fn(f64) -> f64 {
 
 pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let config = &experiment.config;
-    let table = data::step(config.rows, &mut Rng::new(1_000 + job.seed))?;
+    let table = data::step(config.rows, &mut Rng::new(DATA))?;
     let fitted = fit::model(experiment, job, &table)?;
+    let train_loss = half_mse(&(fitted.predict)(table.inputs())?, table.targets());
     let x = grid(config.test);
     let y = (fitted.predict)(&x)?;
     let wanted: Vec<f64> = x.iter().map(|x| truth(*x)).collect();
@@ -55,6 +60,7 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let (mu, nu) = fitted.certified_pair();
     let metrics = [
         ("loss", half_mse(&y, &wanted)),
+        ("train_loss", train_loss),
         ("slope_min", low),
         ("slope_max", high),
         ("certified_mu", mu),
@@ -96,6 +102,9 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
     ));
     let y: Vec<f64> = x.iter().map(|x| best(*x)).collect();
     let wanted: Vec<f64> = x.iter().map(|x| truth(*x)).collect();
+    result.notes.push(
+        "The 1,000 points are one draw, the same for all seeds, which vary weights and batches.".into(),
+    );
     result.notes.push(format!(
         "The best possible loss between these slopes is {:.4} on the same grid.",
         half_mse(&y, &wanted)
