@@ -342,6 +342,47 @@ fn an_interrupted_fit_goes_on_where_it_was() {
     assert_eq!(bytes("whole.safetensors"), bytes("part.safetensors"));
 }
 
+#[cfg(unix)]
+#[test]
+fn ctrl_c_leaves_a_word_and_no_model() {
+    let place = Place::new();
+    let arguments = format!("fit {} --target loss --epochs 100000 -o m.safetensors", oven());
+    let child = place
+        .command()
+        .args(arguments.split_whitespace())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let clock = std::time::Instant::now();
+    while !place.exists("m.safetensors.checkpoints") && clock.elapsed().as_secs() < 60 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let status = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let run = common::Run::from(child.wait_with_output().unwrap());
+    assert_eq!(run.code, 130);
+    assert!(run.stderr.contains("--resume"), "{}", run.stderr);
+    assert_eq!(place.names(), ["m.safetensors.checkpoints"]);
+}
+
+#[test]
+fn models_of_many_inputs_are_drawn_as_slices() {
+    let place = Place::new();
+    place.ok(&format!(
+        "fit {} --target loss {QUICK} -o m.safetensors",
+        humidity()
+    ));
+    place.ok("plot m.safetensors -o a.svg");
+    assert!(place.read("a.svg").contains("loss at humidity ="));
+    place.ok("plot m.safetensors --axes humidity,minutes --range 20:80,10:50 -o b.svg");
+    assert!(place.read("b.svg").contains("loss at temperature ="));
+    place.ok("plot m.safetensors --axes 2 -o -");
+}
+
 #[test]
 fn weights_are_exported_as_tables() {
     let place = Place::new();

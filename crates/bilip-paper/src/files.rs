@@ -31,6 +31,13 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     write(path, (text + "\n").as_bytes())
 }
 
+/// As [`write_json`], on one line: for what only programs read.
+pub(crate) fn write_json_line(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text =
+        serde_json::to_string(value).map_err(|e| Error::config(path.display().to_string(), e.to_string()))?;
+    write(path, (text + "\n").as_bytes())
+}
+
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_str(&read(path)?).map_err(|e| Error::config(path.display().to_string(), e.to_string()))
 }

@@ -538,7 +538,7 @@ fn legend(out: &mut String, panel: &Panel, frame: &Frame) {
     }
     let longest = entries.iter().map(|(_, l)| l.chars().count()).max().unwrap_or(0);
     let (w, h) = (longest as f64 * 6.9 + 36.0, entries.len() as f64 * 15.0 + 6.0);
-    let (x, y) = (frame.left + frame.width - w - 6.0, frame.top + 6.0);
+    let (x, y) = corner(panel, frame, w, h);
     let _ = writeln!(
         out,
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{w:.1}\" height=\"{h:.1}\" fill=\"#fff\" fill-opacity=\"0.85\" stroke=\"#bbb\" rx=\"3\"/>"
@@ -573,6 +573,33 @@ fn legend(out: &mut String, panel: &Panel, frame: &Frame) {
             escape(label)
         );
     }
+}
+
+/// The corner where a box of that size hides the least, the upper right one if none is better.
+fn corner(panel: &Panel, frame: &Frame, w: f64, h: f64) -> (f64, f64) {
+    let (right, left) = (frame.left + frame.width - w - 6.0, frame.left + 6.0);
+    let (top, bottom) = (frame.top + 6.0, frame.top + frame.height - h - 6.0);
+    let hidden = |(x, y): (f64, f64)| -> f64 {
+        panel
+            .marks
+            .iter()
+            .map(|mark| match &mark.kind {
+                Kind::Line { points, .. } | Kind::Points { points, .. } => {
+                    let inside = points.iter().filter(|(px, py)| {
+                        let (px, py) = (frame.x(*px), frame.y(*py));
+                        (x..=x + w).contains(&px) && (y..=y + h).contains(&py)
+                    });
+                    inside.count() as f64 / points.len().max(1) as f64
+                }
+                _ => 0.0,
+            })
+            .sum()
+    };
+    let corners = [(right, top), (right, bottom), (left, top), (left, bottom)];
+    corners
+        .into_iter()
+        .min_by(|a, b| hidden(*a).total_cmp(&hidden(*b)))
+        .unwrap_or(corners[0])
 }
 
 fn escape(text: &str) -> String {

@@ -24,8 +24,12 @@ fn optional(v: Option<f64>) -> String {
 }
 
 fn mean(s: &Summary) -> String {
-    if s.seeds > 1 {
-        format!("{} ± {}", number(s.mean), number(s.std))
+    if s.seeds > 1 && s.std > 1e-6 * s.mean.abs() {
+        // A spread is known to a digit or two.
+        let spread = format!("{:.1e}", s.std);
+        let plain = spread.parse::<f64>().map_or(spread.clone(), |v| v.to_string());
+        let spread = if plain.len() <= 8 { plain } else { spread };
+        format!("{} ± {spread}", number(s.mean))
     } else {
         number(s.mean)
     }
@@ -91,9 +95,36 @@ fn split(key: &str) -> (&str, &str) {
     }
 }
 
+/// Metrics that come first in a table.
+const FIRST: [&str; 12] = [
+    "loss",
+    "train_loss",
+    "grid_loss",
+    "test_loss",
+    "max_error",
+    "value_at_minimum",
+    "slope_min",
+    "slope_max",
+    "certified_mu",
+    "certified_nu",
+    "tightness_mu",
+    "tightness_nu",
+];
+
 fn table(result: &ExperimentResult) -> String {
+    // Models in the order of the runs; the metrics that matter most first.
     let mut models: Vec<&str> = Vec::new();
-    let mut metrics: Vec<&str> = Vec::new();
+    for run in &result.runs {
+        let alone = result.summary.keys().any(|k| split(k).0 == run.model);
+        let name = if alone { run.model.as_str() } else { "" };
+        if !models.contains(&name) {
+            models.push(name);
+        }
+    }
+    let mut metrics: Vec<&str> = FIRST
+        .into_iter()
+        .filter(|m| result.summary.keys().any(|k| split(k).1 == *m))
+        .collect();
     for key in result.summary.keys() {
         let (model, metric) = split(key);
         if !models.contains(&model) {
@@ -142,7 +173,7 @@ const STYLE: &str = "
 body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:1100px;padding:1rem;color:#222;background:#fff}
 h1{font-size:1.6rem;margin:.5rem 0}h2{font-size:1.25rem;margin:2.5rem 0 .5rem;border-top:1px solid #ddd;padding-top:1.2rem}
 p,li{max-width:75ch}code{background:#f3f3f3;padding:.1em .3em;border-radius:3px;overflow-wrap:anywhere}
-figure{margin:1rem 0}figure svg{max-width:100%;height:auto;display:block}figcaption{color:#555;font-size:.9rem}
+figure{margin:1rem 0;overflow-x:auto}figure svg{max-width:100%;min-width:620px;height:auto;display:block}figcaption{color:#555;font-size:.9rem}
 .scroll{overflow-x:auto;margin:1rem 0}table{border-collapse:collapse;font-size:.82rem}
 th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #e5e5e5;white-space:nowrap;vertical-align:top}
 tbody th,thead th:first-child{text-align:left;position:sticky;left:0;background:#fff}

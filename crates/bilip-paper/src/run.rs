@@ -249,7 +249,13 @@ impl Experiment {
         let clock = Instant::now();
         let mut result = experiments::run(self, job)?;
         result.seconds = clock.elapsed().as_secs_f64();
-        files::write_json(&self.job_file(job), &result)?;
+        for series in result.series.values_mut() {
+            // Pictures need no more digits than this.
+            for v in series {
+                *v = format!("{v:.4e}").parse().unwrap_or(*v);
+            }
+        }
+        files::write_json_line(&self.job_file(job), &result)?;
         let _ = std::fs::remove_dir_all(self.checkpoints(job));
         Ok(result)
     }
@@ -302,13 +308,17 @@ impl Experiment {
             machine: machine(),
             date: today(),
             quick: self.settings.quick,
-            seconds: runs.iter().map(|r| r.seconds).sum(),
+            seconds: runs.iter().fold(0.0, |sum, r| sum + r.seconds),
             summary,
             figures: Vec::new(),
             notes: Vec::new(),
             runs,
         };
+        let clock = Instant::now();
         experiments::finish(self, &mut result)?;
+        if result.runs.is_empty() {
+            result.seconds = clock.elapsed().as_secs_f64();
+        }
         for run in &mut result.runs {
             // Pictures hold them; the file of results need not.
             run.series.clear();
