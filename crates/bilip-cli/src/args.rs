@@ -163,12 +163,7 @@ pub struct Fit {
     #[arg(long, value_enum, default_value_t = OptimizerName::Adam, hide_possible_values = true)]
     pub optimizer: OptimizerName,
     /// Decoupled weight decay of Adam
-    #[arg(
-        long,
-        default_value_t = 0.0,
-        allow_negative_numbers = true,
-        hide_short_help = true
-    )]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub decay: f64,
     /// Largest norm of a gradient
     #[arg(long, allow_negative_numbers = true)]
