@@ -435,7 +435,7 @@ pub struct Repro {
     /// A version that takes seconds, to see that everything works
     #[arg(long)]
     pub quick: bool,
-    /// Only models with this in their name
+    /// Run only models with this in their name
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// Other settings than the shipped ones (.toml; a copy lies beside every result)

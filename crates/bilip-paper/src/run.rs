@@ -189,11 +189,11 @@ impl Experiment {
         if let Some(epochs) = settings.epochs {
             config.epochs = epochs.max(1);
         }
-        if let Some(filter) = &settings.filter {
-            config.models.retain(|m| m.name.contains(filter.as_str()));
-            if config.models.is_empty() && experiments::shipped(name).is_some() {
-                return Err(Error::config(filter, "no model has this in its name"));
-            }
+        if let Some(filter) = &settings.filter
+            && !config.models.iter().any(|m| m.name.contains(filter.as_str()))
+            && !config.models.is_empty()
+        {
+            return Err(Error::config(filter, "no model has this in its name"));
         }
         Ok(Experiment {
             name,
@@ -202,8 +202,16 @@ impl Experiment {
         })
     }
 
-    /// All jobs.
+    /// The jobs asked for.
     pub fn jobs(&self) -> Vec<Job> {
+        let filter = self.settings.filter.as_deref().unwrap_or("");
+        let mut jobs = self.all_jobs();
+        jobs.retain(|j| j.model.name.contains(filter));
+        jobs
+    }
+
+    /// All jobs of the configuration.
+    fn all_jobs(&self) -> Vec<Job> {
         let seeds = if self.settings.quick {
             1
         } else {
@@ -267,17 +275,21 @@ impl Experiment {
             .join(format!("{}.checkpoints", job.id()))
     }
 
-    /// Gathers the jobs' results: `result.json`, pictures, the configuration.
+    /// Gathers the results of all jobs that have been run, now or earlier: `result.json`, pictures, the configuration.
+    /// Those that have not are named in a note.
     ///
     /// # Errors
-    /// When a job has not been run, or a file cannot be written.
+    /// When none has been run, or a file cannot be written.
     pub fn collect(&self) -> Result<ExperimentResult> {
-        let mut runs = Vec::new();
-        for job in self.jobs() {
-            runs.push(
-                self.finished(&job)
-                    .ok_or_else(|| Error::config(job.id(), "has not been run"))?,
-            );
+        let (mut runs, mut missing) = (Vec::new(), Vec::new());
+        for job in self.all_jobs() {
+            match self.finished(&job) {
+                Some(result) => runs.push(result),
+                None => missing.push(job.id()),
+            }
+        }
+        if runs.is_empty() && !missing.is_empty() {
+            return Err(Error::config(self.name, "nothing has been run"));
         }
         let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for run in &runs {
@@ -314,6 +326,14 @@ impl Experiment {
             notes: Vec::new(),
             runs,
         };
+        if !missing.is_empty() {
+            result.notes.push(format!(
+                "{} of {} runs are missing: {}.",
+                missing.len(),
+                missing.len() + result.runs.len(),
+                missing.join(", ")
+            ));
+        }
         let clock = Instant::now();
         experiments::finish(self, &mut result)?;
         if result.runs.is_empty() {
