@@ -489,8 +489,12 @@ fn contours(out: &mut String, values: &[f64], columns: usize, levels: &[f64], fr
     if rows < 2 || columns < 2 || levels.is_empty() || values.len() != rows * columns {
         return;
     }
-    let top = extent(values.iter().copied()).map_or(1.0, |(_, high)| high);
+    let (bottom, top) = extent(values.iter().copied()).unwrap_or((0.0, 1.0));
     let mut thresholds = levels.to_vec();
+    // The first band reaches below everything.
+    if bottom <= thresholds[0] {
+        thresholds[0] = bottom - (top - bottom).abs().max(1e-12);
+    }
     // The last band reaches above everything.
     thresholds.push(top + (top - levels[0]).abs().max(1e-12));
     let Ok(bands) = ContourBuilder::new(columns, rows, true).isobands(values, &thresholds) else {

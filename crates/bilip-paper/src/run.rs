@@ -75,6 +75,9 @@ pub struct JobResult {
     pub parameters: usize,
     /// Wall time.
     pub seconds: f64,
+    /// The machine it ran on.
+    #[serde(default)]
+    pub machine: String,
 }
 
 /// Mean and spread of a metric over seeds.
@@ -257,6 +260,7 @@ impl Experiment {
         let clock = Instant::now();
         let mut result = experiments::run(self, job)?;
         result.seconds = clock.elapsed().as_secs_f64();
+        result.machine = machine();
         for series in result.series.values_mut() {
             // Pictures need no more digits than this.
             for v in series {
@@ -317,7 +321,7 @@ impl Experiment {
             experiment: self.name.into(),
             title: experiments::title(self.name).into(),
             command: self.settings.command.clone(),
-            machine: machine(),
+            machine: machines(&runs),
             date: today(),
             quick: self.settings.quick,
             seconds: runs.iter().fold(0.0, |sum, r| sum + r.seconds),
@@ -350,6 +354,17 @@ impl Experiment {
         let page = report::markdown(&result);
         files::write(&self.settings.out.join("README.md"), page.as_bytes())?;
         Ok(result)
+    }
+}
+
+/// The machines that runs were made on, or this one if there were none.
+fn machines(runs: &[JobResult]) -> String {
+    let mut all: Vec<&str> = runs.iter().map(|r| r.machine.as_str()).collect();
+    all.sort_unstable();
+    all.dedup();
+    match all.is_empty() {
+        true => machine(),
+        false => all.join("; "),
     }
 }
 

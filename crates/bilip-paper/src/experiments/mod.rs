@@ -86,6 +86,7 @@ fn job_result(
         series,
         parameters,
         seconds: 0.0,
+        machine: String::new(),
     }
 }
 
