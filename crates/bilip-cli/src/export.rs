@@ -5,11 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use bilip::{Stored, write_file};
-use safetensors::{Dtype, SafeTensors};
+use safetensors::SafeTensors;
 
 use crate::Outcome;
 use crate::args;
-use crate::model::Loaded;
+use crate::model::{Loaded, numbers};
 use crate::onnx;
 use crate::table::{Output, check_file};
 
@@ -51,22 +51,8 @@ fn weights(model: &Loaded, folder: &Path, extension: &str) -> Result<()> {
     let bytes = model.model.to_bytes()?;
     let file = SafeTensors::deserialize(&bytes)?;
     for (name, view) in file.tensors() {
-        let values: Vec<f64> = match view.dtype() {
-            Dtype::F32 => view
-                .data()
-                .as_chunks::<4>()
-                .0
-                .iter()
-                .map(|b| f64::from(f32::from_le_bytes(*b)))
-                .collect(),
-            _ => view
-                .data()
-                .as_chunks::<8>()
-                .0
-                .iter()
-                .map(|b| f64::from_le_bytes(*b))
-                .collect(),
-        };
+        // Models hold nothing but f32 and f64.
+        let values = numbers(&view).unwrap_or_default();
         let columns = view.shape().last().copied().unwrap_or(1);
         let names: Vec<String> = (1..=columns).map(|k| format!("c{k}")).collect();
         Output {

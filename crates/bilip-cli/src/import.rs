@@ -9,11 +9,12 @@ use bilip::{
     Activation, BiLipNet, BiLipNetFree, Bounds, Mlp, Model, MonLip, MonLipFree, Network, Orthogonal,
     PartialBiLipNet, PartialPlNet, PlNet, Real, with_norm,
 };
-use safetensors::{Dtype, SafeTensors};
+use safetensors::SafeTensors;
 use serde::Deserialize;
 
 use crate::Outcome;
 use crate::args::{self, Digits, Source};
+use crate::model::numbers;
 use crate::table::{check_file, print};
 
 /// What has to be known besides the weights.
@@ -106,22 +107,11 @@ impl Weights {
         );
         let mut tensors = HashMap::new();
         for (name, view) in file.tensors() {
-            let values: Vec<f64> = match view.dtype() {
-                Dtype::F32 => view
-                    .data()
-                    .as_chunks::<4>()
-                    .0
-                    .iter()
-                    .map(|b| f64::from(f32::from_le_bytes(*b)))
-                    .collect(),
-                Dtype::F64 => view
-                    .data()
-                    .as_chunks::<8>()
-                    .0
-                    .iter()
-                    .map(|b| f64::from_le_bytes(*b))
-                    .collect(),
-                other => bail!("{shown}: tensor {name} has type {other:?}; only F32 and F64 are read"),
+            let Some(values) = numbers(&view) else {
+                bail!(
+                    "{shown}: tensor {name} has type {:?}; only F32 and F64 are read",
+                    view.dtype()
+                );
             };
             ensure!(
                 values.iter().all(|v| v.is_finite()),

@@ -5,6 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use bilip::{BiLipschitz, Inverse, InverseOptions, Minimum, Model, Network, Real, Stored};
 
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
 use crate::table::{Table, Variables};
 
 pub struct Loaded {
@@ -269,4 +272,18 @@ fn unknown() -> bilip::Error {
     bilip::Error::ModelFile {
         reason: "a kind of network that this program does not know".into(),
     }
+}
+
+/// The numbers of a stored tensor, or `None` when they are neither f32 nor f64.
+pub fn numbers(view: &TensorView<'_>) -> Option<Vec<f64>> {
+    let data = view.data();
+    Some(match view.dtype() {
+        Dtype::F32 => (data.as_chunks::<4>().0.iter())
+            .map(|b| f64::from(f32::from_le_bytes(*b)))
+            .collect(),
+        Dtype::F64 => (data.as_chunks::<8>().0.iter())
+            .map(|b| f64::from_le_bytes(*b))
+            .collect(),
+        _ => return None,
+    })
 }

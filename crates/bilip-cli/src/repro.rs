@@ -73,7 +73,7 @@ pub fn run(args: &args::Repro) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// The command for the record, without what does not matter.
+/// The command for the record, without what does not matter: results hold all runs on file, whichever were made last.
 fn command_line(args: &args::Repro, name: &str) -> String {
     let mut text = format!("bilip repro {name} --seeds {}", args.seeds);
     if args.quick {
@@ -81,9 +81,6 @@ fn command_line(args: &args::Repro, name: &str) -> String {
     }
     if let Some(epochs) = args.epochs {
         text += &format!(" --epochs {epochs}");
-    }
-    if let Some(only) = &args.only {
-        text += &format!(" --only '{only}'");
     }
     if let Some(config) = &args.config {
         text += &format!(" --config {}", config.display());

@@ -156,7 +156,7 @@ impl Bounds {
 
 impl std::fmt::Display for Bounds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "({:.6}, {:.6})", self.mu, self.nu)
+        write!(f, "({}, {})", self.mu, self.nu)
     }
 }
 
