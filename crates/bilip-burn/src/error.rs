@@ -29,6 +29,14 @@ pub enum Error {
         /// The learning rate of that step.
         rate: f64,
     },
+    /// A device that cannot be used.
+    #[error("device {device}: {reason}")]
+    Device {
+        /// The device.
+        device: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// A checkpoint that cannot be written, or does not belong to this model.
     #[error("checkpoint: {reason}")]
     Checkpoint {
@@ -49,6 +57,13 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn device(device: impl std::fmt::Display, reason: impl Into<String>) -> Self {
+        Error::Device {
+            device: device.to_string(),
+            reason: reason.into(),
+        }
+    }
+
     pub(crate) fn setting(
         name: &'static str,
         value: impl std::fmt::Debug,

@@ -5,9 +5,12 @@ mod baselines;
 mod bounds;
 mod checkpoint;
 pub mod data;
+mod device;
 mod error;
 #[cfg(test)]
 mod golden;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod kernel;
 mod mlp;
 mod modules;
@@ -24,6 +27,7 @@ mod train;
 pub use adam::{Adam, AdamState};
 pub use baselines::{Branch, Icnn, ResidualConfig, ResidualLayer, ResidualNet};
 pub use bounds::{BoundsMode, LayerBounds};
+pub use device::{Device, OnDevice};
 pub use error::{Error, Result};
 pub use mlp::Mlp;
 pub use modules::{

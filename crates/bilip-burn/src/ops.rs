@@ -13,6 +13,10 @@ use burn::backend::autodiff::checkpoint::strategy::{
 };
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+#[cfg(feature = "cuda")]
+use burn::backend::Cuda;
+#[cfg(feature = "wgpu")]
+use burn::backend::Wgpu;
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
@@ -21,6 +25,43 @@ use burn::tensor::{DType, Element, Shape, Tensor, TensorData, TensorPrimitive};
 use crate::kernel::monlip::Layout;
 use crate::kernel::{self, adam};
 use crate::portable;
+#[cfg(feature = "gpu")]
+use {crate::gpu, burn::tensor::TensorMetadata};
+
+/// The operation on the backend `$n`: by itself, or as a node of the graph under [`Autodiff`] with either strategy.
+macro_rules! natively {
+    ($native:ident, $n:ty, |$a:ident| $plain:expr, $node:ident, $($extra:expr)?) => {
+        $native = $native
+            .or_else(|a| on::<B, $n, _, 1>(a, |$a| [$plain]))
+            .or_else(|a| {
+                on::<B, Autodiff<$n, NoCheckpointing>, _, 1>(a, |a| {
+                    [$node::<$n, NoCheckpointing>(a, $($extra)?)]
+                })
+            })
+            .or_else(|a| {
+                on::<B, Autodiff<$n, BalancedCheckpointing>, _, 1>(a, |a| {
+                    [$node::<$n, BalancedCheckpointing>(a, $($extra)?)]
+                })
+            });
+    };
+}
+
+/// The same on the GPU backends that are built in.
+#[cfg(feature = "gpu")]
+macro_rules! on_gpus {
+    ($native:ident, |$a:ident, $d:ident| $plain:expr, $node:ident, $($extra:expr)?) => {
+        #[cfg(feature = "cuda")]
+        {
+            type $d = Cuda;
+            natively!($native, $d, |$a| $plain, $node, $($extra)?);
+        }
+        #[cfg(feature = "wgpu")]
+        {
+            type $d = Wgpu;
+            natively!($native, $d, |$a| $plain, $node, $($extra)?);
+        }
+    };
+}
 
 /// `F(x)` of a monotone layer.
 ///
@@ -39,9 +80,12 @@ pub(crate) fn monlip<B: Backend>(
         bounds.into_primitive().tensor(),
         bias.into_primitive().tensor(),
     ];
-    let native = on::<B, Flex, 4, 1>(arguments, |a| [Flex::monlip_forward(a.each_ref(), layout).0])
-        .or_else(|a| on::<B, Plain, 4, 1>(a, |a| [monlip_node::<_, NoCheckpointing>(a, layout)]))
-        .or_else(|a| on::<B, Balanced, 4, 1>(a, |a| [monlip_node::<_, BalancedCheckpointing>(a, layout)]));
+    let mut native = Err(arguments);
+    natively!(native, Flex, |a| Flex::monlip_forward(a.each_ref(), layout).0, monlip_node, layout);
+    #[cfg(feature = "gpu")]
+    if native.as_ref().is_err_and(|a| gpu::suits(layout, a[0].dtype())) {
+        on_gpus!(native, |a, D| D::monlip_forward(a.each_ref(), layout).0, monlip_node, layout);
+    }
     match native {
         Ok([y]) => wrap(y),
         Err([x, phi, bounds, bias]) => portable::monlip(wrap(x), wrap(phi), wrap(bounds), wrap(bias), layout),
@@ -51,9 +95,12 @@ pub(crate) fn monlip<B: Backend>(
 /// The Cayley transform of `(gain/‖free‖)·free`: `[n, n]` and `[1]` to `[n, n]`.
 pub(crate) fn cayley<B: Backend>(free: Tensor<B, 2>, gain: Tensor<B, 1>) -> Tensor<B, 2> {
     let arguments = [free.into_primitive().tensor(), gain.into_primitive().tensor()];
-    let native = on::<B, Flex, 2, 1>(arguments, |[free, gain]| [Flex::cayley_forward(&free, &gain).0])
-        .or_else(|a| on::<B, Plain, 2, 1>(a, |a| [cayley_node::<_, NoCheckpointing>(a)]))
-        .or_else(|a| on::<B, Balanced, 2, 1>(a, |a| [cayley_node::<_, BalancedCheckpointing>(a)]));
+    let mut native = Err(arguments);
+    natively!(native, Flex, |a| Flex::cayley_forward(&a[0], &a[1]).0, cayley_node,);
+    #[cfg(feature = "gpu")]
+    if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
+        on_gpus!(native, |a, D| D::cayley_forward(&a[0], &a[1]).0, cayley_node,);
+    }
     match native {
         Ok([j]) => wrap(j),
         Err([free, gain]) => portable::cayley(wrap(free), wrap(gain)),
@@ -65,16 +112,26 @@ pub(crate) fn adam_step<B: Backend, const D: usize>(
     tensors: [Tensor<B, D>; 4],
     step: adam::Step,
 ) -> [Tensor<B, D>; 3] {
-    match on::<B, Flex, 4, 3>(tensors.map(|t| t.into_primitive().tensor()), |a| {
-        Flex::adam_step(a, step)
-    }) {
+    let mut native = Err(tensors.map(|t| t.into_primitive().tensor()));
+    native = native.or_else(|a| on::<B, Flex, 4, 3>(a, |a| Flex::adam_step(a, step)));
+    #[cfg(feature = "gpu")]
+    if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
+        #[cfg(feature = "cuda")]
+        {
+            type D = Cuda;
+            native = native.or_else(|a| on::<B, D, 4, 3>(a, |a| D::adam_step(a, step)));
+        }
+        #[cfg(feature = "wgpu")]
+        {
+            type D = Wgpu;
+            native = native.or_else(|a| on::<B, D, 4, 3>(a, |a| D::adam_step(a, step)));
+        }
+    }
+    match native {
         Ok(tensors) => tensors.map(wrap),
         Err(tensors) => portable::adam_step(tensors.map(wrap), step),
     }
 }
-
-type Plain = Autodiff<Flex, NoCheckpointing>;
-type Balanced = Autodiff<Flex, BalancedCheckpointing>;
 
 fn wrap<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<B, D> {
     Tensor::from_primitive(TensorPrimitive::Float(tensor))

@@ -312,6 +312,8 @@ where
             resumed_from = Some(state.history.len());
         }
     }
+    let resident = Resident::<B>::new(table, config.loss, &device);
+    let held_out = validation.map(|table| Resident::<B::InnerBackend>::new(table, config.loss, &device));
     let bar = if config.progress {
         let style = indicatif::ProgressStyle::with_template("{bar:30} {pos}/{len} epochs, {msg}, {eta} left")
             .unwrap_or_else(|_| indicatif::ProgressStyle::default_bar());
@@ -333,25 +335,31 @@ where
             table.rows(),
             &mut Rng::new(config.seed ^ ((epoch as u64 + 1) << 32)),
         );
-        let (mut sum, mut rate) = (0.0, 0.0);
-        for (k, rows) in order.chunks(config.batch).enumerate() {
-            let batch = table.select(rows);
-            let step = epoch * batches + k;
-            rate = config.schedule.rate(step, total);
-            let value = loss(&model, &batch, config.loss, &device);
-            let number: f64 = value.clone().into_scalar().elem();
-            if !number.is_finite() {
-                return Err(Error::Diverged {
-                    epoch: epoch + 1,
-                    step: step + 1,
-                    rate,
-                });
-            }
-            sum += number * rows.len() as f64;
+        let order = resident.indices(&order, &device);
+        let (mut losses, mut rate) = (Vec::with_capacity(batches), 0.0);
+        for k in 0..batches {
+            let rows = k * config.batch..((k + 1) * config.batch).min(table.rows());
+            rate = config.schedule.rate(epoch * batches + k, total);
+            let batch = resident.select(order.clone().slice(rows));
+            let value = loss(&model, batch);
+            losses.push(value.clone().inner());
             let gradients = GradientsParams::from_grads(value.backward(), &model);
             model = optimizer.step(rate, model, gradients).settle();
         }
-        let validation_loss = validation.map(|table| evaluate(&model.valid(), table, config.loss, &device));
+        // The losses stay on the device until here: no step waits for the host.
+        let mut sum = 0.0;
+        for (k, value) in Tensor::cat(losses, 0).to_data().iter::<f64>().enumerate() {
+            if !value.is_finite() {
+                let step = epoch * batches + k;
+                return Err(Error::Diverged {
+                    epoch: epoch + 1,
+                    step: step + 1,
+                    rate: config.schedule.rate(step, total),
+                });
+            }
+            sum += value * config.batch.min(table.rows() - k * config.batch) as f64;
+        }
+        let validation_loss = held_out.as_ref().map(|data| evaluate(&model.valid(), data));
         if let Some(v) = validation_loss {
             if state.best.is_none_or(|best| v < best) {
                 state.best = Some(v);
@@ -417,36 +425,91 @@ fn rows<B: Backend>(values: &[f64], columns: usize, device: &B::Device) -> Tenso
     )
 }
 
-fn loss<B: Backend, M: Predict<B>>(model: &M, table: &Table, loss: Loss, device: &B::Device) -> Tensor<B, 1> {
-    let (n, p, t) = table.columns();
-    let x = rows::<B>(table.inputs(), n, device);
-    let parameters = (p > 0).then(|| rows::<B>(table.parameters(), p, device));
-    let predicted = model.predict(x, parameters);
-    match loss {
-        Loss::HalfMse => {
-            let error = predicted - rows::<B>(table.targets(), t, device);
+/// A table in the memory of the device; the targets are numbers or classes.
+struct Resident<B: Backend> {
+    inputs: Tensor<B, 2>,
+    parameters: Option<Tensor<B, 2>>,
+    targets: Targets<B>,
+}
+
+enum Targets<B: Backend> {
+    Numbers(Tensor<B, 2>),
+    Classes(Tensor<B, 2, Int>),
+}
+
+impl<B: Backend> Resident<B> {
+    fn new(table: &Table, loss: Loss, device: &B::Device) -> Self {
+        let (n, p, t) = table.columns();
+        let targets = match loss {
+            Loss::HalfMse => Targets::Numbers(rows(table.targets(), t, device)),
+            Loss::CrossEntropy => {
+                let classes: Vec<i32> = table.targets().iter().map(|v| *v as i32).collect();
+                let count = classes.len();
+                Targets::Classes(Tensor::from_data(TensorData::new(classes, [count, 1]), device))
+            }
+        };
+        Resident {
+            inputs: rows(table.inputs(), n, device),
+            parameters: (p > 0).then(|| rows(table.parameters(), p, device)),
+            targets,
+        }
+    }
+
+    fn indices(&self, order: &[usize], device: &B::Device) -> Tensor<B, 1, Int> {
+        let order: Vec<i32> = order.iter().map(|r| *r as i32).collect();
+        let count = order.len();
+        Tensor::from_data(TensorData::new(order, [count]), device)
+    }
+
+    fn select(&self, rows: Tensor<B, 1, Int>) -> Self {
+        Resident {
+            inputs: self.inputs.clone().select(0, rows.clone()),
+            parameters: self.parameters.clone().map(|p| p.select(0, rows.clone())),
+            targets: match &self.targets {
+                Targets::Numbers(t) => Targets::Numbers(t.clone().select(0, rows)),
+                Targets::Classes(t) => Targets::Classes(t.clone().select(0, rows)),
+            },
+        }
+    }
+
+    fn slice(&self, rows: std::ops::Range<usize>) -> Self {
+        Resident {
+            inputs: self.inputs.clone().slice(rows.clone()),
+            parameters: self.parameters.clone().map(|p| p.slice(rows.clone())),
+            targets: match &self.targets {
+                Targets::Numbers(t) => Targets::Numbers(t.clone().slice(rows)),
+                Targets::Classes(t) => Targets::Classes(t.clone().slice(rows)),
+            },
+        }
+    }
+
+    fn rows(&self) -> usize {
+        self.inputs.dims()[0]
+    }
+}
+
+fn loss<B: Backend, M: Predict<B>>(model: &M, batch: Resident<B>) -> Tensor<B, 1> {
+    let predicted = model.predict(batch.inputs, batch.parameters);
+    match batch.targets {
+        Targets::Numbers(targets) => {
+            let error = predicted - targets;
             (error.clone() * error).mean().mul_scalar(0.5)
         }
-        Loss::CrossEntropy => {
-            let classes: Vec<i32> = table.targets().iter().map(|v| *v as i32).collect();
-            let count = classes.len();
-            let classes = Tensor::<B, 2, Int>::from_data(TensorData::new(classes, [count, 1]), device);
-            log_softmax(predicted, 1).gather(1, classes).mean().neg()
-        }
+        Targets::Classes(classes) => log_softmax(predicted, 1).gather(1, classes).mean().neg(),
     }
 }
 
 /// The loss over a whole table, in blocks.
-fn evaluate<B: Backend, M: Predict<B>>(model: &M, table: &Table, kind: Loss, device: &B::Device) -> f64 {
-    let all: Vec<usize> = (0..table.rows()).collect();
-    let sum: f64 = all
-        .chunks(2_048)
-        .map(|block| {
-            let value: f64 = loss(model, &table.select(block), kind, device)
-                .into_scalar()
-                .elem();
-            value * block.len() as f64
+fn evaluate<B: Backend, M: Predict<B>>(model: &M, table: &Resident<B>) -> f64 {
+    let count = table.rows();
+    let sum: f64 = (0..count)
+        .step_by(2_048)
+        .map(|start| {
+            let rows = start..(start + 2_048).min(count);
+            let size = rows.len() as f64;
+            let value: f64 = loss(model, table.slice(rows)).into_scalar().elem();
+            value * size
         })
         .sum();
-    sum / table.rows() as f64
+    sum / count as f64
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use bilip::{Activation, Method};
+use bilip_burn::Device;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Networks with proved bounds: fit, certify, invert, minimise.
@@ -66,14 +67,6 @@ pub enum ModelKind {
     Bilipnet,
     /// As many targets as inputs, one monotone layer
     Monlip,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Device {
-    /// The processor
-    Cpu,
-    /// An NVIDIA GPU
-    Cuda,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -186,7 +179,7 @@ pub struct Fit {
     #[arg(long, value_enum, default_value_t = Digits::F64, hide_possible_values = true, value_name = "f32|f64")]
     pub precision: Digits,
     /// Where to train
-    #[arg(long, value_enum, default_value_t = Device::Cpu, hide_possible_values = true, value_name = "cpu|cuda")]
+    #[arg(long, default_value_t = Device::Cpu, value_parser = device, value_name = "cpu|cuda|cuda:N")]
     pub device: Device,
     /// Go on with a run that was interrupted
     #[arg(long)]
@@ -409,7 +402,7 @@ pub struct Bench {
     )]
     pub config: BenchConfig,
     /// Where
-    #[arg(long, value_enum, default_value_t = Device::Cpu, hide_possible_values = true, value_name = "cpu|cuda")]
+    #[arg(long, default_value_t = Device::Cpu, value_parser = device, value_name = "cpu|cuda|cuda:N")]
     pub device: Device,
     /// Seconds to measure for
     #[arg(long, default_value_t = 5.0, allow_negative_numbers = true)]
@@ -448,11 +441,15 @@ pub struct Repro {
     #[arg(long, default_value_t = 1)]
     pub jobs: usize,
     /// Where to train
-    #[arg(long, value_enum, default_value_t = Device::Cpu, hide_possible_values = true, value_name = "cpu|cuda")]
+    #[arg(long, default_value_t = Device::Cpu, value_parser = device, value_name = "cpu|cuda|cuda:N")]
     pub device: Device,
     /// One run only
     #[arg(long, hide = true)]
     pub job: Option<String>,
+}
+
+fn device(text: &str) -> Result<Device, String> {
+    text.parse::<Device>().map_err(|e| e.to_string())
 }
 
 fn activation(text: &str) -> Result<Activation, String> {

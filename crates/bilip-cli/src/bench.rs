@@ -3,21 +3,20 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use bilip::faer::linalg::matmul::matmul;
 use bilip::faer::{Accum, Mat, Par};
 use bilip::{BiLipschitz, Bounds, InverseOptions, Rng};
-use bilip_burn::{Adam, BiLipNetConfig, BoundsMode, MonLipConfig, PlNet};
-use burn::backend::{Autodiff, Flex};
+use bilip_burn::{Adam, BiLipNetConfig, BoundsMode, Device, MonLipConfig, OnDevice, PlNet};
+use burn::backend::Flex;
 use burn::optim::{GradientsParams, Optimizer};
+use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Tensor, TensorData};
 use serde_json::json;
 
 use crate::Outcome;
-use crate::args::{self, BenchConfig, BenchWhat, Device};
+use crate::args::{self, BenchConfig, BenchWhat};
 use crate::table::print;
-
-type B = Autodiff<Flex>;
 
 struct Shape {
     name: &'static str,
@@ -68,11 +67,11 @@ impl Shape {
         total * self.blocks as f64 + 3.0 * self.forward_flops()
     }
 
-    fn model(&self) -> Result<PlNet<B>> {
+    fn model<B: Backend>(&self, device: &B::Device) -> Result<PlNet<B>> {
         let bounds = BoundsMode::Fixed(Bounds::new(0.1, 10.0)?);
         let layer = MonLipConfig::new(self.n, &self.units, bounds);
         Ok(PlNet::new(
-            BiLipNetConfig::new(self.blocks, layer).init::<B>(&Default::default())?,
+            BiLipNetConfig::new(self.blocks, layer).init::<B>(device)?,
         ))
     }
 }
@@ -116,10 +115,43 @@ fn measure(seconds: f64, mut work: impl FnMut() -> Result<()>) -> Result<Vec<f64
     Ok(times)
 }
 
-pub fn run(args: &args::Bench) -> Result<Outcome> {
-    if args.device == Device::Cuda {
-        bail!("--device cuda: this program was built without it");
+/// Training steps, each waited for.
+struct Steps<'a> {
+    shape: &'a Shape,
+    x: &'a [f64],
+    seconds: f64,
+}
+
+impl OnDevice for Steps<'_> {
+    type Output = Result<Vec<f64>>;
+
+    fn run<B: AutodiffBackend>(self, device: &B::Device) -> Result<Vec<f64>> {
+        let (batch, n) = (self.shape.batch, self.shape.n);
+        let mut optimizer = Adam::default().init::<B, PlNet<B>>();
+        let narrow: Vec<f32> = self.x.iter().map(|v| *v as f32).collect();
+        let x = Tensor::<B, 2>::from_data(TensorData::new(narrow, [batch, n]), device);
+        let y = Tensor::<B, 1>::from_data(TensorData::new(vec![1.0f32; batch], [batch]), device);
+        let mut held = Some(self.shape.model::<B>(device)?);
+        measure(self.seconds, || {
+            let Some(current) = held.take() else {
+                bail!("the model was lost")
+            };
+            let error = current.forward(x.clone()) - y.clone();
+            let loss = (error.clone() * error).mean().mul_scalar(0.5);
+            let gradients = GradientsParams::from_grads(loss.backward(), &current);
+            held = Some(optimizer.step(1e-3, current, gradients));
+            B::sync(device).map_err(|e| anyhow!("{e:?}"))?;
+            Ok(())
+        })
     }
+}
+
+pub fn run(args: &args::Bench) -> Result<Outcome> {
+    ensure!(
+        args.device == Device::Cpu || args.what == BenchWhat::Train,
+        "--device {}: only training runs there; `forward` and `inverse` are of the CPU",
+        args.device
+    );
     ensure!(
         args.seconds > 0.0 && args.seconds <= 3600.0,
         "--seconds {}: between 0 and 3600",
@@ -130,41 +162,26 @@ pub fn run(args: &args::Bench) -> Result<Outcome> {
     let x = rng.normals(shape.batch * shape.n);
     let (times, flops, rate) = match args.what {
         BenchWhat::Train => {
-            let mut model = shape.model()?;
-            let mut optimizer = Adam::default().init::<B, PlNet<B>>();
-            let device = Default::default();
-            let narrow: Vec<f32> = x.iter().map(|v| *v as f32).collect();
-            let x = Tensor::<B, 2>::from_data(TensorData::new(narrow, [shape.batch, shape.n]), &device);
-            let y =
-                Tensor::<B, 1>::from_data(TensorData::new(vec![1.0f32; shape.batch], [shape.batch]), &device);
-            let mut held = Some(model);
-            let times = measure(args.seconds, || {
-                let Some(current) = held.take() else { return Ok(()) };
-                let error = current.forward(x.clone()) - y.clone();
-                let loss = (error.clone() * error).mean().mul_scalar(0.5);
-                black_box(loss.clone().into_scalar());
-                let gradients = GradientsParams::from_grads(loss.backward(), &current);
-                held = Some(optimizer.step(1e-3, current, gradients));
-                Ok(())
-            })?;
-            model = match held {
-                Some(model) => model,
-                None => bail!("the model was lost"),
-            };
-            black_box(&model);
-            (times, Some(shape.train_flops()), gemm_rate::<f32>())
+            let times = args.device.run(Steps {
+                shape: &shape,
+                x: &x,
+                seconds: args.seconds,
+            })??;
+            // What a GPU's limit is has no measure here.
+            let rate = (args.device == Device::Cpu).then(gemm_rate::<f32>);
+            (times, Some(shape.train_flops()), rate)
         }
         BenchWhat::Forward => {
-            let net = shape.model()?.net().freeze::<f32>()?;
+            let net = shape.model::<Flex>(&Default::default())?.net().freeze::<f32>()?;
             let narrow: Vec<f32> = x.iter().map(|v| *v as f32).collect();
             let times = measure(args.seconds, || {
                 black_box(net.forward(&narrow)?);
                 Ok(())
             })?;
-            (times, Some(shape.forward_flops()), gemm_rate::<f32>())
+            (times, Some(shape.forward_flops()), Some(gemm_rate::<f32>()))
         }
         BenchWhat::Inverse => {
-            let net = shape.model()?.net().freeze::<f64>()?;
+            let net = shape.model::<Flex>(&Default::default())?.net().freeze::<f64>()?;
             let y = net.forward(&x)?;
             let options = InverseOptions::default();
             let mut unfinished = 0;
@@ -183,7 +200,7 @@ pub fn run(args: &args::Bench) -> Result<Outcome> {
                 return Ok(Outcome::NotMet);
             }
             // Its work depends on the iterations; only the time is reported.
-            (times, None, gemm_rate::<f64>())
+            (times, None, Some(gemm_rate::<f64>()))
         }
     };
     let at = |q: f64| times[((times.len() - 1) as f64 * q).round() as usize];
@@ -193,14 +210,14 @@ pub fn run(args: &args::Bench) -> Result<Outcome> {
         let report = json!({
             "config": shape.name,
             "what": format!("{:?}", args.what).to_lowercase(),
-            "device": "cpu",
+            "device": args.device.to_string(),
             "median_ms": median,
             "p10_ms": low,
             "p90_ms": high,
             "runs": times.len(),
             "gflops": gflops,
             "gemm_gflops": rate,
-            "gemm_share": gflops.map(|g| g / rate),
+            "gemm_share": gflops.zip(rate).map(|(g, r)| g / r),
         });
         print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
         return Ok(Outcome::Done);
@@ -211,8 +228,10 @@ pub fn run(args: &args::Bench) -> Result<Outcome> {
         shape.name,
         times.len()
     );
-    if let Some(g) = gflops {
-        text += &format!(", {g:.1} GFLOP/s of GEMM's {rate:.1} ({:.0} %)", 100.0 * g / rate);
+    match (gflops, rate) {
+        (Some(g), Some(r)) => text += &format!(", {g:.1} GFLOP/s of GEMM's {r:.1} ({:.0} %)", 100.0 * g / r),
+        (Some(g), None) => text += &format!(", {g:.1} GFLOP/s"),
+        _ => {}
     }
     print(&(text + "\n"))?;
     Ok(Outcome::Done)

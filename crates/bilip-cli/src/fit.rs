@@ -3,25 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use bilip::faer::Mat;
 use bilip::{BiLipNet, Bounds, InverseOptions, Mlp, Model, Network, Real, Rng, write_file};
 use bilip_burn::{
-    Adam, BiLipNetConfig, BoundsMode, MonLip, MonLipConfig, OptimizerKind, OrthogonalKind, PartialConfig,
+    Adam, BiLipNetConfig, BoundsMode, MonLip, MonLipConfig, OnDevice, OptimizerKind, OrthogonalKind, PartialConfig,
     PartialPlNet, PlNet, Predict, Schedule, TrainConfig, Trained, data, train,
 };
-use burn::backend::{Autodiff, Flex};
 use burn::module::AutodiffModule;
+use burn::tensor::backend::AutodiffBackend;
 use serde_json::json;
 
 use crate::Outcome;
 use crate::apply;
-use crate::args::{self, Device, Digits, ModelKind, OptimizerName};
+use crate::args::{self, Digits, ModelKind, OptimizerName};
 use crate::model::Loaded;
 use crate::standardize::Standard;
 use crate::table::{Table, check_file, print};
-
-type B = Autodiff<Flex>;
 
 /// Fewer rows than this are no data to fit.
 const FEWEST_ROWS: usize = 10;
@@ -52,9 +50,7 @@ struct Prepared {
 }
 
 pub fn run(args: &args::Fit) -> Result<Outcome> {
-    if args.device == Device::Cuda {
-        bail!("--device cuda: this program was built without it");
-    }
+    args.device.check()?;
     check_sizes(args)?;
     let inputs: Vec<&Path> = vec![&args.data];
     check_file(&args.output, &inputs)?;
@@ -66,75 +62,11 @@ pub fn run(args: &args::Fit) -> Result<Outcome> {
     check_parameters(args, prepared.inputs.len())?;
     let folder = &Folder::new(args, &table);
     let clock = Instant::now();
-    let mut fitted = match (args.model, prepared.parameters.is_empty()) {
-        (ModelKind::Monlip, _) => {
-            let model = layer_config(args, &prepared).init::<B>(&Default::default())?;
-            let trained = fit(model, args, &prepared, folder)?;
-            store(
-                args.precision,
-                &trained,
-                |m| freeze_monlip::<f32>(m, &prepared),
-                |m| freeze_monlip::<f64>(m, &prepared),
-            )?
-        }
-        (ModelKind::Bilipnet, true) => {
-            let model = net_config(args, &prepared).init::<B>(&Default::default())?;
-            let trained = fit(model, args, &prepared, folder)?;
-            store(
-                args.precision,
-                &trained,
-                |m| Ok(Network::BiLipNet(scaled::<f32>(m.freeze()?, &prepared, false)?)),
-                |m| Ok(Network::BiLipNet(scaled::<f64>(m.freeze()?, &prepared, false)?)),
-            )?
-        }
-        (ModelKind::Plnet, true) => {
-            let net = net_config(args, &prepared).init::<B>(&Default::default())?;
-            let model = match &args.minimum {
-                None => PlNet::new(net),
-                Some(x) => PlNet::with_minimizer(net, prepared.x.apply(x))?,
-            };
-            let trained = fit(model, args, &prepared, folder)?;
-            let minimum = args.minimum.as_deref();
-            store(
-                args.precision,
-                &trained,
-                |m| freeze_plnet::<f32>(m, &prepared, minimum),
-                |m| freeze_plnet::<f64>(m, &prepared, minimum),
-            )?
-        }
-        (kind, false) => {
-            let config = PartialConfig {
-                net: net_config(args, &prepared),
-                parameters: prepared.parameters.len(),
-                orthogonal_bias: vec![64, 128],
-                hidden_bias: vec![64, 128],
-            };
-            let net = config.init::<B>(&Default::default())?;
-            if kind == ModelKind::Plnet {
-                let trained = fit(PartialPlNet::new(net), args, &prepared, folder)?;
-                store(
-                    args.precision,
-                    &trained,
-                    |m| freeze_partial_plnet::<f32>(m, &prepared),
-                    |m| freeze_partial_plnet::<f64>(m, &prepared),
-                )?
-            } else {
-                let trained = fit(net, args, &prepared, folder)?;
-                store(
-                    args.precision,
-                    &trained,
-                    |m| {
-                        let net = partial::<f32>(&m.freeze()?, &prepared, false)?;
-                        Ok(Network::PartialBiLipNet(net))
-                    },
-                    |m| {
-                        let net = partial::<f64>(&m.freeze()?, &prepared, false)?;
-                        Ok(Network::PartialBiLipNet(net))
-                    },
-                )?
-            }
-        }
-    };
+    let mut fitted = args.device.run(Work {
+        args,
+        prepared: &prepared,
+        folder,
+    })??;
     let seconds = clock.elapsed().as_secs_f64();
     remember(&mut fitted, args, &prepared)?;
     let Fitted {
@@ -487,10 +419,103 @@ fn fingerprint(args: &args::Fit, table: &Table) -> String {
     hash.update(&table.fingerprint());
     format!("{:08x}", hash.finalize())
 }
-fn fit<M>(model: M, args: &args::Fit, prepared: &Prepared, folder: &Folder) -> Result<Trained<M>>
+/// Training and freezing, on whichever device.
+struct Work<'a> {
+    args: &'a args::Fit,
+    prepared: &'a Prepared,
+    folder: &'a Folder,
+}
+
+impl OnDevice for Work<'_> {
+    type Output = Result<Fitted>;
+
+    fn run<B: AutodiffBackend>(self, device: &B::Device) -> Result<Fitted> {
+        train_model::<B>(self.args, self.prepared, self.folder, device)
+    }
+}
+
+fn train_model<B: AutodiffBackend>(
+    args: &args::Fit,
+    prepared: &Prepared,
+    folder: &Folder,
+    device: &B::Device,
+) -> Result<Fitted> {
+    Ok(match (args.model, prepared.parameters.is_empty()) {
+        (ModelKind::Monlip, _) => {
+            let model = layer_config(args, prepared).init::<B>(device)?;
+            let trained = fit(model, args, prepared, folder)?;
+            store(
+                args.precision,
+                &trained,
+                |m| freeze_monlip::<_, f32>(m, prepared),
+                |m| freeze_monlip::<_, f64>(m, prepared),
+            )?
+        }
+        (ModelKind::Bilipnet, true) => {
+            let model = net_config(args, prepared).init::<B>(device)?;
+            let trained = fit(model, args, prepared, folder)?;
+            store(
+                args.precision,
+                &trained,
+                |m| Ok(Network::BiLipNet(scaled::<f32>(m.freeze()?, prepared, false)?)),
+                |m| Ok(Network::BiLipNet(scaled::<f64>(m.freeze()?, prepared, false)?)),
+            )?
+        }
+        (ModelKind::Plnet, true) => {
+            let net = net_config(args, prepared).init::<B>(device)?;
+            let model = match &args.minimum {
+                None => PlNet::new(net),
+                Some(x) => PlNet::with_minimizer(net, prepared.x.apply(x))?,
+            };
+            let trained = fit(model, args, prepared, folder)?;
+            let minimum = args.minimum.as_deref();
+            store(
+                args.precision,
+                &trained,
+                |m| freeze_plnet::<_, f32>(m, prepared, minimum),
+                |m| freeze_plnet::<_, f64>(m, prepared, minimum),
+            )?
+        }
+        (kind, false) => {
+            let config = PartialConfig {
+                net: net_config(args, prepared),
+                parameters: prepared.parameters.len(),
+                orthogonal_bias: vec![64, 128],
+                hidden_bias: vec![64, 128],
+            };
+            let net = config.init::<B>(device)?;
+            if kind == ModelKind::Plnet {
+                let trained = fit(PartialPlNet::new(net), args, prepared, folder)?;
+                store(
+                    args.precision,
+                    &trained,
+                    |m| freeze_partial_plnet::<_, f32>(m, prepared),
+                    |m| freeze_partial_plnet::<_, f64>(m, prepared),
+                )?
+            } else {
+                let trained = fit(net, args, prepared, folder)?;
+                store(
+                    args.precision,
+                    &trained,
+                    |m| {
+                        let net = partial::<f32>(&m.freeze()?, prepared, false)?;
+                        Ok(Network::PartialBiLipNet(net))
+                    },
+                    |m| {
+                        let net = partial::<f64>(&m.freeze()?, prepared, false)?;
+                        Ok(Network::PartialBiLipNet(net))
+                    },
+                )?
+            }
+        }
+    })
+}
+
+fn fit<B, M>(model: M, args: &args::Fit, prepared: &Prepared, folder: &Folder) -> Result<Trained<M>>
 where
+    B: AutodiffBackend,
     M: AutodiffModule<B> + Predict<B>,
-    M::InnerModule: Predict<Flex>,
+    M::InnerModule: Predict<B::InnerBackend>,
 {
     let settings = TrainConfig {
         epochs: args.epochs,
@@ -544,7 +569,7 @@ where
     Ok(trained)
 }
 
-fn store<M: burn::module::Module<B>>(
+fn store<B: AutodiffBackend, M: burn::module::Module<B>>(
     digits: Digits,
     trained: &Trained<M>,
     single: impl Fn(&M) -> Result<Network<f32>>,
@@ -580,7 +605,7 @@ fn scaled<T: Real>(net: BiLipNet<T>, prepared: &Prepared, potential: bool) -> Re
     Ok(net.with_scalings(prepared.x.forward()?, output)?)
 }
 
-fn freeze_monlip<T: Real>(model: &MonLip<B>, prepared: &Prepared) -> Result<Network<T>> {
+fn freeze_monlip<B: AutodiffBackend, T: Real>(model: &MonLip<B>, prepared: &Prepared) -> Result<Network<T>> {
     let (x, y) = (&prepared.x, &prepared.y);
     let free = model.free()?;
     let at = |center: &[f64]| free.in_variables((center, x.scale[0]), (&y.center, y.scale[0]));
@@ -603,7 +628,7 @@ fn offset(standardized: f64, prepared: &Prepared) -> f64 {
     prepared.y.scale[0] * standardized + prepared.y.center[0]
 }
 
-fn freeze_plnet<T: Real>(
+fn freeze_plnet<B: AutodiffBackend, T: Real>(
     model: &PlNet<B>,
     prepared: &Prepared,
     minimum: Option<&[f64]>,
@@ -648,7 +673,7 @@ fn partial<T: Real>(
     )?)
 }
 
-fn freeze_partial_plnet<T: Real>(model: &PartialPlNet<B>, prepared: &Prepared) -> Result<Network<T>> {
+fn freeze_partial_plnet<B: AutodiffBackend, T: Real>(model: &PartialPlNet<B>, prepared: &Prepared) -> Result<Network<T>> {
     let frozen = model.freeze::<T>()?;
     let net = partial(frozen.net(), prepared, true)?;
     Ok(Network::PartialPlNet(bilip::PartialPlNet::new(

@@ -5,16 +5,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use bilip_burn::Device;
 use bilip_paper::{EXPERIMENTS, Experiment, Job, JobResult, Settings};
 
 use crate::Outcome;
-use crate::args::{self, Device};
+use crate::args;
 use crate::table::print;
 
 pub fn run(args: &args::Repro) -> Result<Outcome> {
-    if args.device == Device::Cuda {
-        bail!("--device cuda: this program was built without it");
-    }
+    args.device.check()?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     if args.name == "report" {
         let folder = args.out.clone().unwrap_or_else(|| PathBuf::from("results"));
@@ -50,6 +49,7 @@ pub fn run(args: &args::Repro) -> Result<Outcome> {
                 epochs: args.epochs,
                 progress: args.jobs == 1 && args.job.is_none(),
                 command: command_line(args, name),
+                device: args.device,
             },
         )?;
         if let Some(id) = &args.job {
@@ -81,6 +81,9 @@ fn command_line(args: &args::Repro, name: &str) -> String {
     }
     if let Some(epochs) = args.epochs {
         text += &format!(" --epochs {epochs}");
+    }
+    if args.device != Device::Cpu {
+        text += &format!(" --device {}", args.device);
     }
     if let Some(config) = &args.config {
         text += &format!(" --config {}", config.display());
@@ -136,6 +139,7 @@ fn run_jobs(args: &args::Repro, name: &str, out: &Path, experiment: &Experiment)
                 &args.seeds.to_string(),
             ]);
             command.arg("--out").arg(out);
+            command.args(["--device", &args.device.to_string()]);
             if args.quick {
                 command.arg("--quick");
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use bilip_burn::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, ModelConfig, Reference};
@@ -29,6 +30,8 @@ pub struct Settings {
     pub progress: bool,
     /// The command, for the record.
     pub command: String,
+    /// Where models are trained.
+    pub device: Device,
 }
 
 /// One model trained with one seed.
@@ -260,7 +263,10 @@ impl Experiment {
         let clock = Instant::now();
         let mut result = experiments::run(self, job)?;
         result.seconds = clock.elapsed().as_secs_f64();
-        result.machine = machine();
+        result.machine = match self.settings.device.hardware() {
+            Some(gpu) => format!("{gpu}, {}", machine()),
+            None => machine(),
+        };
         for series in result.series.values_mut() {
             // Pictures need no more digits than this.
             for v in series {

@@ -2,18 +2,17 @@
 
 use bilip::{Activation, BiLipschitz, Bounds, Network, Rng};
 use bilip_burn::{
-    BiLipNetConfig, BoundsMode, Icnn, Mlp, MonLipConfig, PartialConfig, PartialPlNet, PlNet, Predict,
+    BiLipNetConfig, BoundsMode, Icnn, Mlp, MonLipConfig, OnDevice, PartialConfig, PartialPlNet, PlNet, Predict,
     Quadratic, ResidualConfig, ResidualNet, Schedule, TrainConfig, Trained, data, train,
 };
-use burn::backend::{Autodiff, Flex};
 use burn::module::{AutodiffModule, Module};
+use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::config::{Kind, ModelConfig};
 use crate::error::{Error, Result};
 use crate::run::{Experiment, Job};
 
-type B = Autodiff<Flex>;
 type Function = Box<dyn Fn(&[f64]) -> Result<Vec<f64>>>;
 
 /// A trained model: certified where it can be.
@@ -103,21 +102,23 @@ fn settings(experiment: &Experiment, job: &Job) -> TrainConfig {
     }
 }
 
-fn fit<M>(model: M, table: &data::Table, experiment: &Experiment, job: &Job) -> Result<Trained<M>>
+fn fit<B, M>(model: M, table: &data::Table, experiment: &Experiment, job: &Job) -> Result<Trained<M>>
 where
+    B: AutodiffBackend,
     M: AutodiffModule<B> + Predict<B>,
-    M::InnerModule: Predict<Flex>,
+    M::InnerModule: Predict<B::InnerBackend>,
 {
     Ok(train::<B, M>(model, table, None, &settings(experiment, job))?)
 }
 
 /// Predictions of a module in single precision, in blocks.
-fn in_blocks<M: Predict<Flex> + 'static>(model: M, n: usize) -> Function {
+fn in_blocks<B: Backend, M: Predict<B> + 'static>(model: M, n: usize, device: &B::Device) -> Function {
+    let device = device.clone();
     Box::new(move |x| {
         let mut out = Vec::with_capacity(x.len() / n);
         for block in x.chunks(4_096 * n) {
             let data = TensorData::new(block.to_vec(), [block.len() / n, n]).convert_dtype(DType::F32);
-            let x = Tensor::<Flex, 2>::from_data(data, (&Default::default(), DType::F32));
+            let x = Tensor::<B, 2>::from_data(data, (&device, DType::F32));
             out.extend(model.predict(x, None).to_data().iter::<f64>());
         }
         Ok(out)
@@ -126,8 +127,35 @@ fn in_blocks<M: Predict<Flex> + 'static>(model: M, n: usize) -> Function {
 
 /// Trains the model of a job on a table without parameters.
 pub(crate) fn model(experiment: &Experiment, job: &Job, table: &data::Table) -> Result<Fitted> {
+    let work = Work {
+        experiment,
+        job,
+        table,
+    };
+    experiment.settings.device.run(work)?
+}
+
+struct Work<'a> {
+    experiment: &'a Experiment,
+    job: &'a Job,
+    table: &'a data::Table,
+}
+
+impl OnDevice for Work<'_> {
+    type Output = Result<Fitted>;
+
+    fn run<B: AutodiffBackend>(self, device: &B::Device) -> Result<Fitted> {
+        train_model::<B>(self.experiment, self.job, self.table, device)
+    }
+}
+
+fn train_model<B: AutodiffBackend>(
+    experiment: &Experiment,
+    job: &Job,
+    table: &data::Table,
+    device: &B::Device,
+) -> Result<Fitted> {
     let (config, seed) = (&job.model, job.seed);
-    let device = Default::default();
     let (n, _, _) = table.columns();
     let activation: Activation = config.activation.parse()?;
     let layer = |bounds| MonLipConfig {
@@ -138,7 +166,7 @@ pub(crate) fn model(experiment: &Experiment, job: &Job, table: &data::Table) -> 
     Ok(match config.kind {
         Kind::Monlip => {
             let trained = fit(
-                layer(bounds_mode(config)?).init::<B>(&device)?,
+                layer(bounds_mode(config)?).init::<B>(device)?,
                 table,
                 experiment,
                 job,
@@ -156,7 +184,7 @@ pub(crate) fn model(experiment: &Experiment, job: &Job, table: &data::Table) -> 
             }
         }
         Kind::Plnet => {
-            let net = BiLipNetConfig::new(config.depth, layer(bounds_mode(config)?)).init::<B>(&device)?;
+            let net = BiLipNetConfig::new(config.depth, layer(bounds_mode(config)?)).init::<B>(device)?;
             let trained = fit(PlNet::new(net), table, experiment, job)?;
             let frozen = trained.model.freeze::<f64>()?;
             let certificate = frozen.verify();
@@ -173,24 +201,24 @@ pub(crate) fn model(experiment: &Experiment, job: &Job, table: &data::Table) -> 
         Kind::Mlp => {
             let mut sizes = config.hidden.clone();
             sizes.push(n);
-            let net = Mlp::<B>::new(n, &sizes, seed, &device, DType::F32)?;
+            let net = Mlp::<B>::new(n, &sizes, seed, device, DType::F32)?;
             let trained = fit(Quadratic::new(net), table, experiment, job)?;
             let model = trained.model.valid();
             Fitted {
-                map: Some(in_blocks(model.net().clone(), n)),
+                map: Some(in_blocks(model.net().clone(), n, device)),
                 parameters: trained.model.num_params(),
-                predict: in_blocks(model, n),
+                predict: in_blocks(model, n, device),
                 network: None,
                 claimed: None,
                 certified: None,
             }
         }
         Kind::Icnn => {
-            let model = Icnn::<B>::new(n, &config.hidden, seed, &device, DType::F32)?;
+            let model = Icnn::<B>::new(n, &config.hidden, seed, device, DType::F32)?;
             let trained = fit(model, table, experiment, job)?;
             Fitted {
                 parameters: trained.model.num_params(),
-                predict: in_blocks(trained.model.valid(), n),
+                predict: in_blocks(trained.model.valid(), n, device),
                 map: None,
                 network: None,
                 claimed: None,
@@ -208,29 +236,35 @@ pub(crate) fn model(experiment: &Experiment, job: &Job, table: &data::Table) -> 
             if config.published {
                 residual = residual.published();
             }
-            let net = residual.init::<B>(&device)?;
+            let net = residual.init::<B>(device)?;
             if table.columns().2 == 1 && n > 1 {
                 let trained = fit(Quadratic::new(net), table, experiment, job)?;
                 let parameters = trained.model.num_params();
                 let model = trained.model.valid();
                 let net = model.net().clone();
-                residual_fitted(net, in_blocks(model, n), n, parameters)
+                residual_fitted(net, in_blocks(model, n, device), n, parameters, device)
             } else {
                 let trained = fit(net, table, experiment, job)?;
                 let parameters = trained.model.num_params();
                 let net = trained.model.valid();
-                residual_fitted(net.clone(), in_blocks(net, n), n, parameters)
+                residual_fitted(net.clone(), in_blocks(net, n, device), n, parameters, device)
             }
         }
     })
 }
 
-fn residual_fitted(net: ResidualNet<Flex>, predict: Function, n: usize, parameters: usize) -> Fitted {
+fn residual_fitted<B: Backend>(
+    net: ResidualNet<B>,
+    predict: Function,
+    n: usize,
+    parameters: usize,
+    device: &B::Device,
+) -> Fitted {
     Fitted {
         predict,
         claimed: net.bounds().ok(),
         certified: net.certified_bounds().ok(),
-        map: Some(in_blocks(net, n)),
+        map: Some(in_blocks(net, n, device)),
         network: None,
         parameters,
     }
@@ -241,6 +275,35 @@ pub(crate) fn partial(
     experiment: &Experiment,
     job: &Job,
     table: &data::Table,
+) -> Result<(bilip::PartialPlNet<f64>, usize)> {
+    let work = PartialWork(Work {
+        experiment,
+        job,
+        table,
+    });
+    experiment.settings.device.run(work)?
+}
+
+struct PartialWork<'a>(Work<'a>);
+
+impl OnDevice for PartialWork<'_> {
+    type Output = Result<(bilip::PartialPlNet<f64>, usize)>;
+
+    fn run<B: AutodiffBackend>(self, device: &B::Device) -> Self::Output {
+        let Work {
+            experiment,
+            job,
+            table,
+        } = self.0;
+        train_partial::<B>(experiment, job, table, device)
+    }
+}
+
+fn train_partial<B: AutodiffBackend>(
+    experiment: &Experiment,
+    job: &Job,
+    table: &data::Table,
+    device: &B::Device,
 ) -> Result<(bilip::PartialPlNet<f64>, usize)> {
     let (n, parameters, _) = table.columns();
     let config = PartialConfig {
@@ -256,7 +319,7 @@ pub(crate) fn partial(
         orthogonal_bias: vec![64, 128],
         hidden_bias: vec![64, 128, 256],
     };
-    let model = PartialPlNet::new(config.init::<B>(&Default::default())?);
+    let model = PartialPlNet::new(config.init::<B>(device)?);
     let trained = fit(model, table, experiment, job)?;
     Ok((trained.model.freeze()?, trained.model.num_params()))
 }

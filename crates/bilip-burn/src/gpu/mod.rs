@@ -1,0 +1,852 @@
+//! The differentiable operations on GPUs: everything a layer does, forward and backward, in a few dozen launches.
+//!
+//! The mathematics is that of [`crate::kernel`], ordered for a device that likes few and large pieces of work: all
+//! transforms of a layer go through each product together, and nothing waits for the host. Single precision only.
+
+mod element;
+mod product;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{DType, Shape, TensorMetadata};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::element::BoolElement;
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{CubeBackend, CubeRuntime};
+use cubecl::client::ComputeClient;
+use cubecl::prelude::*;
+use cubecl::{CubeDim, calculate_cube_count_elemwise};
+
+use crate::kernel::adam::Step;
+use crate::kernel::monlip::Layout;
+use crate::ops::Kernels;
+use element::{CHUNKS, Column, Kind, Layer, Outer, Plan, UNITS};
+use product::{Tile, View, count, inverse, product};
+
+/// A runtime of CubeCL that Burn has a backend for.
+pub(crate) trait Gpu: CubeRuntime {}
+impl<R: CubeRuntime> Gpu for R {}
+
+/// Numbers in device memory, one after the other.
+#[derive(Clone, Debug)]
+pub struct Buffer<R: CubeRuntime>(CubeTensor<R>);
+
+impl<R: CubeRuntime> Buffer<R> {
+    fn of(tensor: &CubeTensor<R>) -> Self {
+        Buffer(into_contiguous(tensor.clone()))
+    }
+
+    fn client(&self) -> &ComputeClient<R> {
+        &self.0.client
+    }
+
+    fn array(&self) -> ArrayArg<R> {
+        self.0.clone().into_array_arg()
+    }
+
+    /// Another one on the same device, not yet filled.
+    fn like(&self, len: usize) -> Self {
+        // Kernels must be given some memory even where they will not touch it.
+        self.shaped([len.max(1)])
+    }
+
+    fn shaped(&self, shape: impl Into<Shape>) -> Self {
+        Buffer(empty_device_contiguous_dtype(
+            self.0.client.clone(),
+            self.0.device.clone(),
+            shape.into(),
+            DType::F32,
+        ))
+    }
+
+    /// A launch with one unit a number.
+    fn units(&self, count: usize) -> (CubeCount, CubeDim) {
+        let dim = CubeDim::new_1d(UNITS);
+        (calculate_cube_count_elemwise(self.client(), count, dim), dim)
+    }
+}
+
+/// Rows of Q in one piece of the products that sum over them.
+const PIECE: usize = 256;
+
+/// Whether these kernels can run a layer; others take the portable path.
+pub(crate) fn suits(layout: &Layout, dtype: DType) -> bool {
+    dtype == DType::F32 && layout.extra + layout.hidden() >= layout.n
+}
+
+fn padded(width: usize) -> usize {
+    if width <= 32 {
+        32
+    } else {
+        width.next_multiple_of(64)
+    }
+}
+
+fn plan_of(layout: &Layout) -> Arc<Plan> {
+    let widest = layout.units.iter().copied().max().unwrap_or(1).max(layout.n);
+    let rows = layout.extra + layout.hidden();
+    let layers = (0..layout.units.len()).map(|k| Layer {
+        free: layout.fab[k].start,
+        gain: layout.gain_ab.start + k,
+        width: layout.units[k],
+        before: if k == 0 { 0 } else { layout.units[k - 1] },
+        unit: layout.offsets[k],
+    });
+    Arc::new(Plan {
+        n: layout.n,
+        size: padded(widest),
+        layers: layers.collect(),
+        outer: Some(Outer {
+            free: layout.fq.start,
+            gain: layout.gain_q,
+            rows,
+            extra: layout.extra,
+            padded: layout.n + rows.div_ceil(PIECE) * PIECE,
+        }),
+        output_bias: layout.output_bias.start,
+        log_psi: layout.log_psi.as_ref().map(|range| range.start),
+        hidden: layout.hidden(),
+        len: layout.len,
+    })
+}
+
+/// The plan of one square matrix alone.
+fn square_plan(n: usize) -> Arc<Plan> {
+    Arc::new(Plan {
+        n,
+        size: padded(n),
+        layers: vec![Layer {
+            free: 0,
+            gain: 0,
+            width: n,
+            before: 0,
+            unit: 0,
+        }],
+        outer: None,
+        output_bias: n * n,
+        log_psi: None,
+        hidden: n,
+        len: n * n,
+    })
+}
+
+/// The transforms of a layer: what came of the free matrices.
+#[derive(Clone, Debug)]
+struct Transforms<R: CubeRuntime> {
+    /// `‖F‖²` in chunks.
+    squares: Buffer<R>,
+    /// `[Ĝ; Ĥ]`, and that of Q.
+    packed: Buffer<R>,
+    /// `X = W⁻¹`, that of Q last.
+    x: Buffer<R>,
+    /// `[J₁; J₂]` of the hidden layers.
+    j: Buffer<R>,
+    /// The rows of Q, padded, and `−2ĤX` of it.
+    q: Buffer<R>,
+    below: Buffer<R>,
+}
+
+impl<R: Gpu> Transforms<R> {
+    fn forward(phi: &Buffer<R>, gains: &Buffer<R>, plan: &Arc<Plan>) -> Self {
+        let (layers, size, n) = (plan.layers.len(), plan.size, plan.n);
+        let (square, matrices) = (size * size, plan.matrices());
+        let squares = phi.like(matrices * CHUNKS);
+        element::dots::launch::<R>(
+            phi.client(),
+            count(CHUNKS, matrices, 1),
+            CubeDim::new_1d(UNITS),
+            phi.array(),
+            phi.array(),
+            squares.array(),
+            false,
+            plan.clone(),
+        );
+        let packed = phi.like(plan.packed_len());
+        let (cubes, dim) = phi.units(plan.packed_len());
+        element::pack::launch::<R>(
+            phi.client(),
+            cubes,
+            dim,
+            phi.array(),
+            gains.array(),
+            squares.array(),
+            packed.array(),
+            plan.clone(),
+        );
+        let w = phi.like(matrices * square);
+        let halves = View::new(&packed, size, 2 * square);
+        let lower = halves.at(2 * square + square);
+        let weights = View::new(&w, size, square);
+        let after = layers - 1;
+        product(lower.t(), lower, weights.at(square), (size, size, size), after, 1.0, false);
+        let outer = View::new(&packed, n, PIECE * n).at(plan.inner_len());
+        let (pieces, piece_count) = match plan.outer {
+            None => (phi.like(1), 0),
+            Some(Outer { padded, .. }) => {
+                let piece_count = (padded - n) / PIECE;
+                let pieces = phi.like(piece_count * n * n);
+                let below = outer.at(n * n);
+                let to = View::new(&pieces, n, n * n);
+                product(below.t(), below, to, (n, n, PIECE), piece_count, 1.0, false);
+                (pieces, piece_count)
+            }
+        };
+        let (cubes, dim) = phi.units(matrices * square);
+        element::complete::launch::<R>(
+            phi.client(),
+            cubes,
+            dim,
+            packed.array(),
+            pieces.array(),
+            w.array(),
+            piece_count,
+            plan.clone(),
+        );
+        let x = inverse(w, size, matrices);
+        let inverses = View::new(&x, size, square);
+        let j = phi.like(2 * layers * square);
+        let transforms = View::new(&j, size, 2 * square);
+        product(
+            lower,
+            inverses.at(square),
+            transforms.at(3 * square),
+            (size, size, size),
+            after,
+            -2.0,
+            false,
+        );
+        let (q, below) = match plan.outer {
+            None => (phi.like(1), phi.like(1)),
+            Some(Outer { padded, .. }) => {
+                let below = phi.like((padded - n) * n);
+                let to = View::new(&below, n, 0);
+                let from = inverses.at(layers * square);
+                product(outer.at(n * n), from, to, (padded - n, n, n), 1, -2.0, false);
+                (phi.like(layers * size * n), below)
+            }
+        };
+        let (cubes, dim) = phi.units(layers * square + plan.outer.map_or(0, |_| layers * size * n));
+        element::assemble::launch::<R>(
+            phi.client(),
+            cubes,
+            dim,
+            x.array(),
+            below.array(),
+            j.array(),
+            q.array(),
+            plan.clone(),
+        );
+        Transforms {
+            squares,
+            packed,
+            x,
+            j,
+            q,
+            below,
+        }
+    }
+
+    /// The cotangents of the packed matrices from those of the transforms: `dj` as `j`, and `dq` as `q`.
+    fn backward(&self, dj: &Buffer<R>, dq: Option<&Buffer<R>>, plan: &Arc<Plan>) -> Buffer<R> {
+        let (layers, size, n) = (plan.layers.len(), plan.size, plan.n);
+        let (square, after) = (size * size, layers - 1);
+        let out = dj.like(plan.packed_len());
+        let full = (size, size, size);
+        // W̄ = −(2XᵀJ̄₁ + J₂ᵀJ̄₂)Xᵀ, since J̄₁ + J₁ᵀJ̄₁ = 2XᵀJ̄₁.
+        let x = View::new(&self.x, size, square);
+        let j = View::new(&self.j, size, 2 * square);
+        let cotangents = View::new(dj, size, 2 * square);
+        let inner = dj.like(layers * square);
+        let to = View::new(&inner, size, square);
+        product(x.t(), cotangents, to, full, layers, 2.0, false);
+        let (j2, dj2) = (j.at(3 * square), cotangents.at(3 * square));
+        product(j2.t(), dj2, to.at(square), full, after, 1.0, true);
+        let w = dj.like(layers * square);
+        product(to, x.t(), View::new(&w, size, square), full, layers, -1.0, false);
+        let (cubes, dim) = dj.units(layers * square);
+        element::skew::launch::<R>(
+            dj.client(),
+            cubes,
+            dim,
+            w.array(),
+            out.array(),
+            inner.array(),
+            layers as u32,
+            0,
+            2 * square as u32,
+            size,
+            1,
+        );
+        // H̄ = −2J̄₂Xᵀ + Ĥ(W̄ + W̄ᵀ).
+        let lower = View::new(&out, size, 2 * square).at(3 * square);
+        product(dj2, x.at(square).t(), lower, full, after, -2.0, false);
+        let h = View::new(&self.packed, size, 2 * square).at(3 * square);
+        product(h, to.at(square), lower, full, after, 1.0, true);
+        if let (Some(Outer { padded, .. }), Some(dq)) = (plan.outer, dq) {
+            let (cotangent, factor) = (dj.like(padded * n), dj.like(padded * n));
+            let (cubes, dim) = dj.units(padded * n);
+            element::unpad_outer::launch::<R>(
+                dj.client(),
+                cubes,
+                dim,
+                dq.array(),
+                self.x.array(),
+                self.below.array(),
+                cotangent.array(),
+                factor.array(),
+                plan.clone(),
+            );
+            // The rows past the last whole piece are padding.
+            let piece_count = (padded - n) / PIECE;
+            let inner = dj.like(piece_count * n * n);
+            let to = View::new(&inner, n, n * n);
+            let (f, c) = (View::new(&factor, n, PIECE * n), View::new(&cotangent, n, PIECE * n));
+            product(f.t(), c, to, (n, n, PIECE), piece_count, 1.0, false);
+            let w = dj.like(piece_count * n * n);
+            let x = View::new(&self.x, size, 0).at(layers * square);
+            product(
+                to,
+                x.t(),
+                View::new(&w, n, n * n),
+                (n, n, n),
+                piece_count,
+                -1.0,
+                false,
+            );
+            let symmetric = dj.like(n * n);
+            let (cubes, dim) = dj.units(n * n);
+            element::skew::launch::<R>(
+                dj.client(),
+                cubes,
+                dim,
+                w.array(),
+                out.array(),
+                symmetric.array(),
+                1,
+                plan.inner_len() as u32,
+                0,
+                n,
+                piece_count,
+            );
+            let below = View::new(&out, n, 0).at(plan.inner_len() + n * n);
+            let rows = (padded - n, n, n);
+            product(c.at(n * n), x.t(), below, rows, 1, -2.0, false);
+            let h = View::new(&self.packed, n, 0).at(plan.inner_len() + n * n);
+            product(h, View::new(&symmetric, n, 0), below, rows, 1, 1.0, true);
+        }
+        out
+    }
+
+    /// The gradient of φ, and the products `⟨F, F̂̄⟩` in chunks.
+    fn finish(
+        &self,
+        phi: &Buffer<R>,
+        gains: &Buffer<R>,
+        packed: &Buffer<R>,
+        output_bias: &Buffer<R>,
+        log_psi: &Buffer<R>,
+        plan: &Arc<Plan>,
+    ) -> (Buffer<R>, Buffer<R>) {
+        let dots = phi.like(plan.matrices() * CHUNKS);
+        element::dots::launch::<R>(
+            phi.client(),
+            count(CHUNKS, plan.matrices(), 1),
+            CubeDim::new_1d(UNITS),
+            phi.array(),
+            packed.array(),
+            dots.array(),
+            true,
+            plan.clone(),
+        );
+        let out = phi.like(plan.len);
+        let (cubes, dim) = phi.units(plan.len);
+        element::finish_phi::launch::<R>(
+            phi.client(),
+            cubes,
+            dim,
+            phi.array(),
+            gains.array(),
+            packed.array(),
+            self.squares.array(),
+            dots.array(),
+            output_bias.array(),
+            log_psi.array(),
+            out.array(),
+            plan.clone(),
+        );
+        (out, dots)
+    }
+}
+
+/// What the way back through a monotone layer needs.
+#[derive(Clone, Debug)]
+pub struct MonLipTape<R: CubeRuntime> {
+    transforms: Transforms<R>,
+    plan: Arc<Plan>,
+    v: Buffer<R>,
+    s: Buffer<R>,
+    x: Buffer<R>,
+    bounds: Buffer<R>,
+    z: Buffer<R>,
+    slopes: Buffer<R>,
+    pre: Buffer<R>,
+    rows: usize,
+    bias_per_row: bool,
+}
+
+/// What the way back through a square transform needs.
+#[derive(Clone, Debug)]
+pub struct CayleyTape<R: CubeRuntime> {
+    gain: Buffer<R>,
+    j: Buffer<R>,
+    /// Where it was too large for one cube.
+    large: Option<(Transforms<R>, Arc<Plan>)>,
+}
+
+/// Entries a unit, in each direction, of a square matrix in one cube; none if it is too large.
+fn small(n: usize) -> Option<usize> {
+    match n {
+        0..=32 => Some(2),
+        33..=64 => Some(4),
+        _ => None,
+    }
+}
+
+impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
+    type MonLipTape = MonLipTape<R>;
+    type CayleyTape = CayleyTape<R>;
+
+    fn monlip_forward(
+        [x, phi, bounds, bias]: [&FloatTensor<Self>; 4],
+        layout: &Layout,
+    ) -> (FloatTensor<Self>, Self::MonLipTape) {
+        let bias_per_row = bias.shape()[0] > 1;
+        let (x, phi, bounds, bias) = (
+            Buffer::of(x),
+            Buffer::of(phi),
+            Buffer::of(bounds),
+            Buffer::of(bias),
+        );
+        let plan = plan_of(layout);
+        let (layers, size, n) = (plan.layers.len(), plan.size, plan.n);
+        let (square, after, stride) = (size * size, layers - 1, layers * size);
+        let rows = x.0.shape()[0];
+        let transforms = Transforms::forward(&phi, &phi, &plan);
+        // V_k = 2J₂ₖᵀJ₁,ₖ₋₁ and S_k = J₁ₖᵀQ_k + J₂ₖᵀ(−Q_{k−1}).
+        let j = View::new(&transforms.j, size, 2 * square);
+        let j2 = j.at(3 * square);
+        let v = x.like(after * square);
+        let weights = View::new(&v, size, square);
+        product(j2.t(), j, weights, (size, size, size), after, 2.0, false);
+        let q = View::new(&transforms.q, n, size * n);
+        let s = x.like(stride * n);
+        let to = View::new(&s, n, size * n);
+        product(j.t(), q, to, (size, n, size), layers, 1.0, false);
+        product(j2.t(), q, to.at(size * n), (size, n, size), after, -1.0, true);
+        // The batch.
+        let inputs = x.like(rows * stride);
+        let (batch, all) = (View::new(&x, n, 0), View::new(&s, n, 0));
+        product(
+            batch,
+            all.t(),
+            View::new(&inputs, stride, 0),
+            (rows, stride, n),
+            1,
+            1.0,
+            false,
+        );
+        let learned = plan.log_psi.is_some();
+        let (z, slopes) = (x.like(rows * stride), x.like(rows * stride));
+        let pre = x.like(if learned { rows * stride } else { 1 });
+        let hidden = View::new(&z, stride, size);
+        for layer in 0..layers {
+            let previous = hidden.at(layer.saturating_sub(1) * size);
+            let weight = weights.at(layer.saturating_sub(1) * square).t();
+            let tile = Tile::choose(&previous, &weight, (rows, size), 1);
+            element::forward_layer::launch::<R>(
+                x.client(),
+                count(size.div_ceil(tile.size()), rows.div_ceil(tile.size()), 1),
+                CubeDim::new_2d(16, 16),
+                v.array(),
+                weight.place(),
+                inputs.array(),
+                bias.array(),
+                phi.array(),
+                bounds.array(),
+                z.array(),
+                previous.place(),
+                slopes.array(),
+                pre.array(),
+                rows as u32,
+                layer as u32,
+                layer == 0,
+                bias_per_row,
+                Kind::from(layout.activation),
+                tile,
+                plan.clone(),
+            );
+        }
+        let parts = x.like(layers * rows * n);
+        let to = View::new(&parts, n, rows * n);
+        product(
+            hidden,
+            View::new(&s, n, size * n),
+            to,
+            (rows, n, size),
+            layers,
+            1.0,
+            false,
+        );
+        let y = x.shaped([rows, n]);
+        finish_rows(&x, &parts, &phi, &bounds, &y, true, &plan);
+        let tape = MonLipTape {
+            transforms,
+            plan,
+            v,
+            s,
+            x,
+            bounds,
+            z,
+            slopes,
+            pre,
+            rows,
+            bias_per_row,
+        };
+        (y.0, tape)
+    }
+
+    fn monlip_backward(
+        tape: &Self::MonLipTape,
+        phi: &FloatTensor<Self>,
+        cotangent: FloatTensor<Self>,
+        _: &Layout,
+    ) -> [FloatTensor<Self>; 4] {
+        let (dy, phi) = (Buffer::of(&cotangent), Buffer::of(phi));
+        let MonLipTape {
+            transforms,
+            plan,
+            rows,
+            x,
+            bounds,
+            ..
+        } = tape;
+        let rows = *rows;
+        let (layers, size, n) = (plan.layers.len(), plan.size, plan.n);
+        let (square, after, stride) = (size * size, layers - 1, layers * size);
+        let client = dy.client();
+        let learned = plan.log_psi.is_some();
+
+        // 1. Up the batch.
+        let delta = dy.like(rows * stride);
+        let (cotangents, batch) = (View::new(&dy, n, 0), View::new(x, n, 0));
+        let (all, each) = (View::new(&tape.s, n, 0), View::new(&tape.s, n, size * n));
+        let deltas = View::new(&delta, stride, size);
+        product(cotangents, all.t(), deltas, (rows, stride, n), 1, 1.0, false);
+        let dz = dy.like(if learned { rows * stride } else { 1 });
+        let weights = View::new(&tape.v, size, square);
+        for layer in (0..layers).rev() {
+            let next = deltas.at((layer + 1).min(layers - 1) * size);
+            let weight = weights.at(layer.min(after.saturating_sub(1)) * square);
+            let tile = Tile::choose(&next, &weight, (rows, size), 1);
+            element::backward_layer::launch::<R>(
+                client,
+                count(size.div_ceil(tile.size()), rows.div_ceil(tile.size()), 1),
+                CubeDim::new_2d(16, 16),
+                tape.v.array(),
+                weight.place(),
+                tape.slopes.array(),
+                bounds.array(),
+                delta.array(),
+                next.place(),
+                dz.array(),
+                rows as u32,
+                layer as u32,
+                layer + 1 == layers,
+                tile,
+                plan.clone(),
+            );
+        }
+        let parts = dy.like(layers * rows * n);
+        let to = View::new(&parts, n, rows * n);
+        product(deltas, each, to, (rows, n, size), layers, 1.0, false);
+        let dx = dy.shaped([rows, n]);
+        finish_rows(&dy, &parts, &phi, bounds, &dx, false, plan);
+
+        // 2. The weights: V̄_k = δ_kᵀẑ_{k−1}, S̄ from both of its uses.
+        let hidden = View::new(&tape.z, stride, size);
+        let dv = dy.like(after * square);
+        let d_weights = View::new(&dv, size, square);
+        product(
+            deltas.at(size).t(),
+            hidden,
+            d_weights,
+            (size, size, rows),
+            after,
+            1.0,
+            false,
+        );
+        let (ds, second) = (dy.like(stride * n), dy.like(stride * n));
+        product(
+            deltas.t(),
+            batch,
+            View::new(&ds, n, 0),
+            (stride, n, rows),
+            1,
+            1.0,
+            false,
+        );
+        let to = View::new(&second, n, 0);
+        product(hidden.t(), cotangents, to, (stride, n, rows), 1, 1.0, false);
+        let (cubes, dim) = dy.units(stride * n);
+        let part_count = cubes_of(&cubes);
+        let parts = dy.like(part_count);
+        element::weigh::launch::<R>(
+            client,
+            cubes,
+            dim,
+            ds.array(),
+            second.array(),
+            tape.s.array(),
+            bounds.array(),
+            parts.array(),
+            (stride * n) as u32,
+        );
+        let d_bounds = dy.shaped([2]);
+        element::finish_bounds::launch::<R>(
+            client,
+            count(2, 1, 1),
+            CubeDim::new_1d(256),
+            x.array(),
+            dy.array(),
+            parts.array(),
+            d_bounds.array(),
+            (rows * n) as u32,
+            part_count as u32,
+        );
+
+        // 3. The transforms.
+        let dj = dy.like(2 * layers * square);
+        let to = View::new(&dj, size, 2 * square);
+        let q = View::new(&transforms.q, n, size * n);
+        let ds_each = View::new(&ds, n, size * n);
+        let j = View::new(&transforms.j, size, 2 * square);
+        let j2 = j.at(3 * square);
+        let full = (size, size, size);
+        product(q, ds_each.t(), to, (size, size, n), layers, 1.0, false);
+        product(j2, d_weights, to, full, after, 2.0, true);
+        let below = to.at(3 * square);
+        let ds_next = ds_each.at(size * n);
+        product(q, ds_next.t(), below, (size, size, n), after, -1.0, false);
+        product(j, d_weights.t(), below, full, after, 2.0, true);
+        let dq = dy.like(stride * n);
+        let to = View::new(&dq, n, size * n);
+        product(j, ds_each, to, (size, n, size), layers, 1.0, false);
+        product(j2, ds_next, to, (size, n, size), after, -1.0, true);
+        let packed = transforms.backward(&dj, Some(&dq), plan);
+
+        // 4. Sums over the batch, and the gradient of φ.
+        let sums = |values: &Buffer<R>, column: Column, columns: usize| {
+            let out = dy.shaped([1, columns]);
+            element::column_sums::launch::<R>(
+                client,
+                count(columns.div_ceil(32), 1, 1),
+                CubeDim::new_2d(32, 8),
+                values.array(),
+                tape.z.array(),
+                tape.pre.array(),
+                tape.slopes.array(),
+                out.array(),
+                rows as u32,
+                column,
+                plan.clone(),
+            );
+            out
+        };
+        let d_output_bias = sums(&dy, Column::Plain, n);
+        let d_psi = if learned {
+            sums(&dz, Column::Psi, plan.hidden)
+        } else {
+            dy.like(1)
+        };
+        let d_bias = if tape.bias_per_row {
+            let out = dy.shaped([rows, plan.hidden]);
+            let (cubes, dim) = dy.units(rows * plan.hidden);
+            element::unpad_rows::launch::<R>(
+                client,
+                cubes,
+                dim,
+                delta.array(),
+                out.array(),
+                (rows * plan.hidden) as u32,
+                plan.clone(),
+            );
+            out
+        } else {
+            sums(&delta, Column::Bias, plan.hidden)
+        };
+        let (d_phi, _) = transforms.finish(&phi, &phi, &packed, &d_output_bias, &d_psi, plan);
+        [dx.0, d_phi.0, d_bounds.0, d_bias.0]
+    }
+
+    fn cayley_forward(
+        free: &FloatTensor<Self>,
+        gain: &FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, Self::CayleyTape) {
+        let (free, gain) = (Buffer::of(free), Buffer::of(gain));
+        let n = free.0.shape()[0];
+        let j = free.shaped([n, n]);
+        let large = if let Some(per_unit) = small(n) {
+            element::small_forward::launch::<R>(
+                free.client(),
+                count(1, 1, 1),
+                CubeDim::new_2d(16, 16),
+                free.array(),
+                gain.array(),
+                j.array(),
+                n as u32,
+                per_unit,
+            );
+            None
+        } else {
+            let plan = square_plan(n);
+            let transforms = Transforms::forward(&free, &gain, &plan);
+            let (cubes, dim) = free.units(n * n);
+            element::top::launch::<R>(
+                free.client(),
+                cubes,
+                dim,
+                transforms.x.array(),
+                j.array(),
+                n as u32,
+                plan.size as u32,
+            );
+            Some((transforms, plan))
+        };
+        let tape = CayleyTape {
+            gain,
+            j: j.clone(),
+            large,
+        };
+        (j.0, tape)
+    }
+
+    fn cayley_backward(
+        tape: &Self::CayleyTape,
+        free: &FloatTensor<Self>,
+        cotangent: FloatTensor<Self>,
+    ) -> [FloatTensor<Self>; 2] {
+        let (free, dj) = (Buffer::of(free), Buffer::of(&cotangent));
+        let gain = &tape.gain;
+        let n = free.0.shape()[0];
+        let d_gain = free.shaped([1]);
+        let Some((transforms, plan)) = &tape.large else {
+            let d_free = free.shaped([n, n]);
+            element::small_backward::launch::<R>(
+                free.client(),
+                count(1, 1, 1),
+                CubeDim::new_2d(16, 16),
+                free.array(),
+                gain.array(),
+                tape.j.array(),
+                dj.array(),
+                d_free.array(),
+                d_gain.array(),
+                n as u32,
+                small(n).unwrap_or(4),
+            );
+            return [d_free.0, d_gain.0];
+        };
+        let size = plan.size;
+        let padded = dj.like(2 * size * size);
+        let (cubes, dim) = dj.units(size * size);
+        element::pad::launch::<R>(
+            dj.client(),
+            cubes,
+            dim,
+            dj.array(),
+            padded.array(),
+            n as u32,
+            size as u32,
+        );
+        let packed = transforms.backward(&padded, None, plan);
+        let (d_free, dots) = transforms.finish(&free, gain, &packed, gain, gain, plan);
+        element::finish_gain::launch::<R>(
+            free.client(),
+            count(1, 1, 1),
+            CubeDim::new_1d(1),
+            transforms.squares.array(),
+            dots.array(),
+            d_gain.array(),
+        );
+        let mut d_free = d_free.0;
+        d_free.meta = free.0.meta.clone();
+        [d_free, d_gain.0]
+    }
+
+    fn adam_step(tensors: [FloatTensor<Self>; 4], step: Step) -> [FloatTensor<Self>; 3] {
+        let shape = tensors[0].shape();
+        let [w, g, m, v] = tensors.map(|t| Buffer::of(&t));
+        let total = shape.num_elements();
+        let correct = |beta: f64| 1.0 / (1.0 - beta.powi(step.time));
+        let out = [0; 3].map(|_| w.shaped(shape.clone()));
+        let (cubes, dim) = w.units(total);
+        element::adam::launch::<R>(
+            w.client(),
+            cubes,
+            dim,
+            w.array(),
+            g.array(),
+            m.array(),
+            v.array(),
+            out[0].array(),
+            out[1].array(),
+            out[2].array(),
+            total as u32,
+            step.beta.0 as f32,
+            step.beta.1 as f32,
+            (step.rate * correct(step.beta.0)) as f32,
+            correct(step.beta.1) as f32,
+            (1.0 - step.rate * step.decay) as f32,
+            step.epsilon as f32,
+        );
+        out.map(|b| b.0)
+    }
+}
+
+fn finish_rows<R: Gpu>(
+    x: &Buffer<R>,
+    parts: &Buffer<R>,
+    phi: &Buffer<R>,
+    bounds: &Buffer<R>,
+    out: &Buffer<R>,
+    forward: bool,
+    plan: &Arc<Plan>,
+) {
+    let total = out.0.shape().num_elements();
+    let (cubes, dim) = x.units(total);
+    element::finish_rows::launch::<R>(
+        x.client(),
+        cubes,
+        dim,
+        x.array(),
+        parts.array(),
+        phi.array(),
+        bounds.array(),
+        out.array(),
+        total as u32,
+        forward,
+        plan.clone(),
+    );
+}
+
+/// The cubes of a launch.
+fn cubes_of(count: &CubeCount) -> usize {
+    match count {
+        CubeCount::Static(x, y, z) => *x as usize * *y as usize * *z as usize,
+        CubeCount::Dynamic(_) => unreachable!("all launches here are of known size"),
+    }
+}

@@ -1,0 +1,551 @@
+//! Products of batches of matrices in single precision, and the inverse of a batch by block elimination.
+//!
+//! One tile of the result a cube, 16×16 units, every unit 4×4 or 8×8 entries of it. The factors come through shared
+//! memory, the next piece of them on its way while the current one is worked on. No tensor cores: the transforms are
+//! to be orthogonal to the last bit of single precision.
+
+use cubecl::prelude::*;
+
+use super::{Buffer, Gpu};
+
+/// Where the entries of a batch of matrices lie in a buffer.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub struct Place {
+    pub offset: u32,
+    pub batch: u32,
+    pub row: u32,
+    pub col: u32,
+}
+
+/// A batch of matrices in a buffer.
+pub struct View<'a, R: Gpu> {
+    buffer: &'a Buffer<R>,
+    offset: usize,
+    batch: usize,
+    row: usize,
+    col: usize,
+}
+
+impl<R: Gpu> Clone for View<'_, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R: Gpu> Copy for View<'_, R> {}
+
+impl<'a, R: Gpu> View<'a, R> {
+    /// Row-major matrices with rows of the given length, one after the other every `batch` numbers.
+    pub fn new(buffer: &'a Buffer<R>, row: usize, batch: usize) -> Self {
+        View {
+            buffer,
+            offset: 0,
+            batch,
+            row,
+            col: 1,
+        }
+    }
+
+    /// The same, so many numbers further on.
+    pub fn at(self, offset: usize) -> Self {
+        View {
+            offset: self.offset + offset,
+            ..self
+        }
+    }
+
+    /// The transposed matrices.
+    pub fn t(self) -> Self {
+        View {
+            row: self.col,
+            col: self.row,
+            ..self
+        }
+    }
+
+    pub fn place(&self) -> PlaceLaunch<R> {
+        PlaceLaunch::new(
+            self.offset as u32,
+            self.batch as u32,
+            self.row as u32,
+            self.col as u32,
+        )
+    }
+}
+
+/// How a tile is worked on, fixed when a kernel is compiled.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tile {
+    /// Blocks of 4×4 a unit, in each direction: 1 or 2.
+    pub blocks: usize,
+    /// Whether neighbours in memory are neighbours along the sum, in the left and the right factor.
+    pub left_along: bool,
+    pub right_along: bool,
+}
+
+impl Tile {
+    /// Rows and columns of a tile.
+    pub fn size(&self) -> usize {
+        64 * self.blocks
+    }
+
+    /// Terms of the sum in one piece.
+    fn depth(&self) -> usize {
+        16 / self.blocks
+    }
+
+    /// For the product of two views: large tiles where there are enough of them to fill the device.
+    pub fn choose<R: Gpu>(a: &View<'_, R>, b: &View<'_, R>, (m, n): (usize, usize), batch: usize) -> Self {
+        let large = m.div_ceil(128) * n.div_ceil(128) * batch >= 96;
+        Tile {
+            blocks: if large { 2 } else { 1 },
+            left_along: a.col == 1,
+            right_along: b.row == 1,
+        }
+    }
+}
+
+type Four = Vector<f32, Const<4>>;
+
+/// The unit's four neighbouring entries of one factor: entry (`along`, `across`) of it with its bounds.
+#[cube]
+fn fetch(
+    from: &Array<f32>,
+    start: usize,
+    along: usize,
+    across: usize,
+    stride_along: usize,
+    stride_across: usize,
+    limit_along: usize,
+    limit_across: usize,
+) -> Four {
+    let mut out = Four::new(0.0);
+    if along < limit_along {
+        let base = start + along * stride_along;
+        #[unroll]
+        for i in 0..4usize {
+            if across + i < limit_across {
+                out[i] = from[base + (across + i) * stride_across];
+            }
+        }
+    }
+    out
+}
+
+/// Adds the product of a row of tiles and a column of tiles to the unit's entries.
+#[cube]
+pub fn accumulate(
+    a: &Array<f32>,
+    a_at: &Place,
+    b: &Array<f32>,
+    b_at: &Place,
+    m: usize,
+    n: usize,
+    k: usize,
+    first_row: usize,
+    first_col: usize,
+    batch: usize,
+    sums: &mut Array<Four>,
+    #[comptime] tile: Tile,
+) {
+    let size = comptime!(tile.size());
+    let depth = comptime!(tile.depth());
+    let blocks = comptime!(tile.blocks);
+    let quads = comptime!(size / 4);
+    // Odd lengths of four numbers would cost the alignment; one spare quad keeps neighbours off each other's banks.
+    let pitch = comptime!(quads + 1);
+    let mut left = SharedMemory::<Four>::new(comptime!(2 * depth * pitch));
+    let mut right = SharedMemory::<Four>::new(comptime!(2 * depth * pitch));
+
+    let unit = UNIT_POS as usize;
+    let mut left_along = unit / quads;
+    let mut left_quad = unit % quads;
+    if comptime!(tile.left_along) {
+        left_along = unit % depth;
+        left_quad = unit / depth;
+    }
+    let mut right_along = unit / quads;
+    let mut right_quad = unit % quads;
+    if comptime!(tile.right_along) {
+        right_along = unit % depth;
+        right_quad = unit / depth;
+    }
+    let a_start = a_at.offset as usize + batch * a_at.batch as usize;
+    let b_start = b_at.offset as usize + batch * b_at.batch as usize;
+    let a_row = a_at.row as usize;
+    let a_col = a_at.col as usize;
+    let b_row = b_at.row as usize;
+    let b_col = b_at.col as usize;
+    let left_across = first_row + left_quad * 4;
+    let right_across = first_col + right_quad * 4;
+
+    let tx = UNIT_POS_X as usize;
+    let ty = UNIT_POS_Y as usize;
+    let pieces = k.div_ceil(depth);
+    let mut next_left = fetch(a, a_start, left_along, left_across, a_col, a_row, k, m);
+    let mut next_right = fetch(b, b_start, right_along, right_across, b_row, b_col, k, n);
+    for piece in 0..pieces {
+        // Two sets of shared memory in turn: one barrier a piece is enough.
+        let base = (piece % 2) * comptime!(depth * pitch);
+        left[base + left_along * pitch + left_quad] = next_left;
+        right[base + right_along * pitch + right_quad] = next_right;
+        sync_cube();
+        if piece + 1 < pieces {
+            let at = (piece + 1) * depth;
+            next_left = fetch(a, a_start, at + left_along, left_across, a_col, a_row, k, m);
+            next_right = fetch(b, b_start, at + right_along, right_across, b_row, b_col, k, n);
+        }
+        for d in 0..depth {
+            let row = base + d * pitch;
+            #[unroll]
+            for bi in 0..blocks {
+                let l = left[row + bi * 16 + ty];
+                #[unroll]
+                for bj in 0..blocks {
+                    let r = right[row + bj * 16 + tx];
+                    #[unroll]
+                    for i in 0..4usize {
+                        let index = comptime!((bi * 4 + i) * blocks + bj);
+                        sums[index] = fma(Four::new(l[i]), r, sums[index]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The unit's entries, all zero.
+#[cube]
+pub fn zeros(#[comptime] tile: Tile) -> Array<Four> {
+    let count = comptime!(4 * tile.blocks * tile.blocks);
+    let mut sums = Array::<Four>::new(count);
+    #[unroll]
+    for i in 0..count {
+        sums[i] = Four::new(0.0);
+    }
+    sums
+}
+
+/// `C = [C +] α·AB` for every matrix of the batch.
+#[cube(launch)]
+fn product_kernel(
+    a: &Array<f32>,
+    a_at: &Place,
+    b: &Array<f32>,
+    b_at: &Place,
+    c: &mut Array<f32>,
+    c_at: &Place,
+    m: u32,
+    n: u32,
+    k: u32,
+    alpha: f32,
+    #[comptime] add: bool,
+    #[comptime] tile: Tile,
+) {
+    let blocks = comptime!(tile.blocks);
+    let (m, n, k) = (m as usize, n as usize, k as usize);
+    let first_row = CUBE_POS_Y as usize * comptime!(tile.size());
+    let first_col = CUBE_POS_X as usize * comptime!(tile.size());
+    let batch = CUBE_POS_Z as usize;
+    let mut sums = zeros(tile);
+    accumulate(
+        a, a_at, b, b_at, m, n, k, first_row, first_col, batch, &mut sums, tile,
+    );
+    let start = c_at.offset as usize + batch * c_at.batch as usize;
+    let c_row = c_at.row as usize;
+    let c_col = c_at.col as usize;
+    #[unroll]
+    for bi in 0..blocks {
+        #[unroll]
+        for i in 0..4usize {
+            let row = first_row + bi * 64 + UNIT_POS_Y as usize * 4 + i;
+            if row < m {
+                #[unroll]
+                for bj in 0..blocks {
+                    let values = sums[comptime!((bi * 4 + i) * blocks + bj)];
+                    #[unroll]
+                    for j in 0..4usize {
+                        let col = first_col + bj * 64 + UNIT_POS_X as usize * 4 + j;
+                        if col < n {
+                            let at = start + row * c_row + col * c_col;
+                            let mut value = alpha * values[j];
+                            if comptime!(add) {
+                                value += c[at];
+                            }
+                            c[at] = value;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `C = [C +] α·AB` for `batch` matrices, `A` of `m × k` and `B` of `k × n`.
+#[allow(clippy::too_many_arguments)]
+pub fn product<R: Gpu>(
+    a: View<'_, R>,
+    b: View<'_, R>,
+    c: View<'_, R>,
+    (m, n, k): (usize, usize, usize),
+    batch: usize,
+    alpha: f32,
+    add: bool,
+) {
+    if m * n * batch == 0 {
+        return;
+    }
+    let tile = Tile::choose(&a, &b, (m, n), batch);
+    product_kernel::launch::<R>(
+        a.buffer.client(),
+        count(n.div_ceil(tile.size()), m.div_ceil(tile.size()), batch),
+        CubeDim::new_2d(16, 16),
+        a.buffer.array(),
+        a.place(),
+        b.buffer.array(),
+        b.place(),
+        c.buffer.array(),
+        c.place(),
+        m as u32,
+        n as u32,
+        k as u32,
+        alpha,
+        add,
+        tile,
+    );
+}
+
+pub fn count(x: usize, y: usize, z: usize) -> CubeCount {
+    CubeCount::Static(x as u32, y as u32, z as u32)
+}
+
+/// Inverts the matrix that a cube holds in its units' registers: rows `ty, ty + 16, …`, columns `tx, tx + 16, …` of it.
+#[cube]
+pub fn invert_block(own: &mut Array<f32>, #[comptime] per_unit: usize) {
+    let side = comptime!(16 * per_unit);
+    let tx = UNIT_POS_X as usize;
+    let ty = UNIT_POS_Y as usize;
+    // Row and column of the pivot, in two sets in turn: one barrier a pivot is enough.
+    let mut pivot_row = SharedMemory::<f32>::new(comptime!(2 * side));
+    let mut pivot_col = SharedMemory::<f32>::new(comptime!(2 * side));
+    #[unroll]
+    for block in 0..per_unit {
+        for inner in 0..16usize {
+            let pivot = block * 16 + inner;
+            let set = (inner % 2) * side;
+            if ty == inner {
+                #[unroll]
+                for j in 0..per_unit {
+                    pivot_row[set + tx + 16 * j] = own[comptime!(block * per_unit + j)];
+                }
+            }
+            if tx == inner {
+                #[unroll]
+                for i in 0..per_unit {
+                    pivot_col[set + ty + 16 * i] = own[comptime!(i * per_unit + block)];
+                }
+            }
+            sync_cube();
+            let inverse = 1.0 / pivot_row[set + pivot];
+            #[unroll]
+            for i in 0..per_unit {
+                let row = ty + 16 * i;
+                let c = pivot_col[set + row];
+                #[unroll]
+                for j in 0..per_unit {
+                    let col = tx + 16 * j;
+                    let r = pivot_row[set + col] * inverse;
+                    let index = comptime!(i * per_unit + j);
+                    let mut value = own[index] - c * r;
+                    if row == pivot {
+                        value = r;
+                        if col == pivot {
+                            value = inverse;
+                        }
+                    } else if col == pivot {
+                        value = -c * inverse;
+                    }
+                    own[index] = value;
+                }
+            }
+        }
+    }
+    // The compiler may give the same memory to the next who asks.
+    sync_cube();
+}
+
+/// Inverts the diagonal block of this step, `B`, and multiplies it with a tile to its right or left: one tile of `B⁻¹·A_p`,
+/// or `B⁻¹` itself in the place of the diagonal block.
+#[cube(launch)]
+fn pivot_kernel(w: &Array<f32>, panel: &mut Array<f32>, step: u32, size: u32, #[comptime] per_unit: usize) {
+    let side = comptime!(16 * per_unit);
+    let size = size as usize;
+    let step = step as usize;
+    let column = CUBE_POS_X as usize;
+    let batch = CUBE_POS_Z as usize;
+    let tx = UNIT_POS_X as usize;
+    let ty = UNIT_POS_Y as usize;
+    // The unit's entries of the block: rows ty, ty + 16, …, columns tx, tx + 16, ….
+    let mut own = Array::<f32>::new(comptime!(per_unit * per_unit));
+    let first = batch * size * size + step * side * size;
+    #[unroll]
+    for i in 0..per_unit {
+        #[unroll]
+        for j in 0..per_unit {
+            own[comptime!(i * per_unit + j)] = w[first + (ty + 16 * i) * size + step * side + tx + 16 * j];
+        }
+    }
+    invert_block(&mut own, per_unit);
+    let out = batch * side * size + column * side;
+    if column == step {
+        #[unroll]
+        for i in 0..per_unit {
+            #[unroll]
+            for j in 0..per_unit {
+                panel[out + (ty + 16 * i) * size + tx + 16 * j] = own[comptime!(i * per_unit + j)];
+            }
+        }
+    } else {
+        // The tile in two halves: together with the inverse it would be more than some devices can share.
+        let half = comptime!(side / 2);
+        let mut inverse = SharedMemory::<f32>::new(comptime!(side * side));
+        let mut tile = SharedMemory::<f32>::new(comptime!(half * side));
+        #[unroll]
+        for i in 0..per_unit {
+            #[unroll]
+            for j in 0..per_unit {
+                inverse[(ty + 16 * i) * side + tx + 16 * j] = own[comptime!(i * per_unit + j)];
+                own[comptime!(i * per_unit + j)] = 0.0;
+            }
+        }
+        for part in 0..2usize {
+            sync_cube();
+            #[unroll]
+            for i in 0..comptime!(per_unit / 2) {
+                #[unroll]
+                for j in 0..per_unit {
+                    let (row, col) = (ty + 16 * i, tx + 16 * j);
+                    tile[row * side + col] = w[first + (part * half + row) * size + column * side + col];
+                }
+            }
+            sync_cube();
+            for d in 0..half {
+                #[unroll]
+                for i in 0..per_unit {
+                    let l = inverse[(ty + 16 * i) * side + part * half + d];
+                    #[unroll]
+                    for j in 0..per_unit {
+                        let index = comptime!(i * per_unit + j);
+                        own[index] += l * tile[d * side + tx + 16 * j];
+                    }
+                }
+            }
+        }
+        #[unroll]
+        for i in 0..per_unit {
+            #[unroll]
+            for j in 0..per_unit {
+                panel[out + (ty + 16 * i) * size + tx + 16 * j] = own[comptime!(i * per_unit + j)];
+            }
+        }
+    }
+}
+
+/// One step of the elimination, from one buffer to another.
+#[cube(launch)]
+fn eliminate_kernel(
+    w: &Array<f32>,
+    w_at: &Place,
+    panel: &Array<f32>,
+    panel_at: &Place,
+    out: &mut Array<f32>,
+    step: u32,
+    size: u32,
+    #[comptime] tile: Tile,
+) {
+    let size = size as usize;
+    let step = step as usize;
+    let row_tile = CUBE_POS_Y as usize;
+    let col_tile = CUBE_POS_X as usize;
+    let batch = CUBE_POS_Z as usize;
+    let mut sums = zeros(tile);
+    if row_tile != step {
+        accumulate(
+            w,
+            w_at,
+            panel,
+            panel_at,
+            size,
+            size,
+            64usize,
+            row_tile * 64,
+            col_tile * 64,
+            batch,
+            &mut sums,
+            tile,
+        );
+    }
+    #[unroll]
+    for i in 0..4usize {
+        let values = sums[i];
+        let row = UNIT_POS_Y as usize * 4 + i;
+        #[unroll]
+        for j in 0..4usize {
+            let col = col_tile * 64 + UNIT_POS_X as usize * 4 + j;
+            let at = (batch * size + row_tile * 64 + row) * size + col;
+            let mut value = -values[j];
+            if row_tile == step {
+                value = panel[(batch * 64 + row) * size + col];
+            } else if col_tile != step {
+                value += w[at];
+            }
+            out[at] = value;
+        }
+    }
+}
+
+/// The inverses of `count` matrices of `size × size` (32, or a multiple of 64) whose symmetric parts are ⪰ I, by
+/// Gauss–Jordan elimination in blocks. Every leading block and every Schur complement inherits a symmetric part ⪰ I,
+/// so there is no need for pivots, and nothing to wait for.
+pub fn inverse<R: Gpu>(mut w: Buffer<R>, size: usize, matrices: usize) -> Buffer<R> {
+    let side = size.min(64);
+    let steps = size / side;
+    for step in 0..steps {
+        let panel = w.like(matrices * side * size);
+        pivot_kernel::launch::<R>(
+            w.client(),
+            count(steps, 1, matrices),
+            CubeDim::new_2d(16, 16),
+            w.array(),
+            panel.array(),
+            step as u32,
+            size as u32,
+            side / 16,
+        );
+        if steps == 1 {
+            return panel;
+        }
+        let out = w.like(matrices * size * size);
+        let from = View::new(&w, size, size * size).at(step * side);
+        let through = View::new(&panel, size, side * size);
+        eliminate_kernel::launch::<R>(
+            w.client(),
+            count(steps, steps, matrices),
+            CubeDim::new_2d(16, 16),
+            w.array(),
+            from.place(),
+            panel.array(),
+            through.place(),
+            out.array(),
+            step as u32,
+            size as u32,
+            Tile {
+                blocks: 1,
+                left_along: true,
+                right_along: false,
+            },
+        );
+        w = out;
+    }
+    w
+}

@@ -1,0 +1,192 @@
+//! The GPU against the CPU, for whichever backend is built in; skipped, with a word, where there is no such device.
+
+use std::sync::Arc;
+
+use bilip::{Activation, Rng};
+use burn::backend::{Autodiff, Flex};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{DType, Tensor, TensorData};
+
+use crate::kernel::adam::Step;
+use crate::kernel::monlip::Layout;
+
+#[cfg(feature = "cuda")]
+type Gpu = burn::backend::Cuda;
+#[cfg(not(feature = "cuda"))]
+type Gpu = burn::backend::Wgpu;
+
+fn available() -> bool {
+    let device = if cfg!(feature = "cuda") {
+        crate::Device::Cuda(0)
+    } else {
+        crate::Device::Wgpu
+    };
+    let found = device.check();
+    if let Err(reason) = &found {
+        eprintln!("skipped: {reason}");
+    }
+    found.is_ok()
+}
+
+fn tensor<B: Backend, const D: usize>(values: &[f64], shape: [usize; D]) -> Tensor<B, D> {
+    let values: Vec<f32> = values.iter().map(|v| *v as f32).collect();
+    Tensor::from_data(TensorData::new(values, shape), (&Default::default(), DType::F32))
+}
+
+fn numbers<B: Backend, const D: usize>(t: Tensor<B, D>) -> Vec<f64> {
+    t.to_data().iter::<f64>().collect()
+}
+
+/// The value and the gradients of x, φ, bounds and bias of one layer.
+fn layer<B: AutodiffBackend>(layout: &Arc<Layout>, rows: usize, bias_rows: usize) -> [Vec<f64>; 5] {
+    let mut rng = Rng::new(5);
+    let x = tensor::<B, 2>(&rng.normals(rows * layout.n), [rows, layout.n]).require_grad();
+    let mut phi = rng.normals(layout.len);
+    phi[layout.gain_q] = 1.4;
+    phi[layout.gain_ab.clone()].fill(1.8);
+    let phi = tensor::<B, 1>(&phi, [layout.len]).require_grad();
+    let bounds = tensor::<B, 1>(&[0.3, 2.0], [2]).require_grad();
+    let m = layout.hidden();
+    let bias = tensor::<B, 2>(&rng.normals(bias_rows * m), [bias_rows, m]).require_grad();
+    let weight = tensor::<B, 2>(&rng.normals(rows * layout.n), [rows, layout.n]);
+    let y = crate::ops::monlip(x.clone(), phi.clone(), bounds.clone(), bias.clone(), layout);
+    let gradients = (y.clone() * weight).sum().backward();
+    [
+        numbers(y),
+        numbers(x.grad(&gradients).unwrap()),
+        numbers(phi.grad(&gradients).unwrap()),
+        numbers(bounds.grad(&gradients).unwrap()),
+        numbers(bias.grad(&gradients).unwrap()),
+    ]
+}
+
+#[track_caller]
+fn close(what: &str, ours: &[f64], theirs: &[f64], tolerance: f64) {
+    assert_eq!(ours.len(), theirs.len(), "{what}");
+    let scale = theirs.iter().fold(1e-3, |s: f64, v| s.max(v.abs()));
+    let worst = ours
+        .iter()
+        .zip(theirs)
+        .map(|(a, b)| if a.is_finite() { (a - b).abs() } else { f64::INFINITY })
+        .fold(0.0, f64::max);
+    assert!(worst <= tolerance * scale, "{what}: {worst:.2e} of {scale:.2e}");
+}
+
+#[test]
+fn a_layer_is_the_same_as_on_the_cpu() {
+    if !available() {
+        return;
+    }
+    let shapes: [(usize, &[usize], bool, usize); 6] = [
+        (3, &[5, 4, 6], false, 6),
+        (1, &[32, 32], false, 100),
+        (2, &[30, 20], true, 7),
+        (20, &[100, 64, 130], false, 70),
+        (70, &[40, 40], false, 3),
+        (5, &[7], false, 130),
+    ];
+    for (case, activation) in Activation::ALL.into_iter().enumerate() {
+        for (n, units, general, rows) in shapes {
+            let layout = Arc::new(Layout::new(n, units, activation, general));
+            let bias_rows = if case % 2 == 0 { 1 } else { rows };
+            let gpu = layer::<Autodiff<Gpu>>(&layout, rows, bias_rows);
+            let cpu = layer::<Autodiff<Flex>>(&layout, rows, bias_rows);
+            for (what, (gpu, cpu)) in ["y", "x", "phi", "bounds", "bias"].iter().zip(gpu.iter().zip(&cpu)) {
+                close(&format!("{activation} {units:?} {what}"), gpu, cpu, 2e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn transforms_are_the_same_as_on_the_cpu_and_orthogonal() {
+    if !available() {
+        return;
+    }
+    fn transform<B: AutodiffBackend>(n: usize, gain: f64) -> [Vec<f64>; 3] {
+        let mut rng = Rng::new(9);
+        let free = tensor::<B, 2>(&rng.normals(n * n), [n, n]).require_grad();
+        let weight = tensor::<B, 2>(&rng.normals(n * n), [n, n]);
+        let gain = tensor::<B, 1>(&[gain], [1]).require_grad();
+        let j = crate::ops::cayley(free.clone(), gain.clone());
+        let gradients = (j.clone() * weight).sum().backward();
+        [
+            numbers(j),
+            numbers(free.grad(&gradients).unwrap()),
+            numbers(gain.grad(&gradients).unwrap()),
+        ]
+    }
+    for (n, gain) in [(1, 1.0), (5, 0.0), (20, 4.0), (32, 30.0), (64, 8.0), (200, 15.0)] {
+        let (gpu, cpu) = (
+            transform::<Autodiff<Gpu>>(n, gain),
+            transform::<Autodiff<Flex>>(n, gain),
+        );
+        for (what, (gpu, cpu)) in ["J", "free", "gain"].iter().zip(gpu.iter().zip(&cpu)) {
+            close(&format!("{n} {what}"), gpu, cpu, 1e-4);
+        }
+        for i in 0..n {
+            for k in 0..n {
+                let dot: f64 = (0..n).map(|r| gpu[0][r * n + i] * gpu[0][r * n + k]).sum();
+                let expected = if i == k { 1.0 } else { 0.0 };
+                assert!((dot - expected).abs() < 1e-5, "{n}: {dot} at {i}, {k}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_step_of_adam_is_the_same_as_on_the_cpu() {
+    if !available() {
+        return;
+    }
+    fn step<B: Backend>() -> Vec<f64> {
+        let mut rng = Rng::new(3);
+        let mut tensors = [0; 4].map(|_| tensor::<B, 2>(&rng.normals(700), [7, 100]));
+        tensors[3] = tensors[3].clone().abs();
+        let step = Step {
+            rate: 0.1,
+            beta: (0.9, 0.999),
+            epsilon: 1e-8,
+            decay: 0.01,
+            time: 3,
+        };
+        crate::ops::adam_step(tensors, step)
+            .map(numbers)
+            .concat()
+    }
+    close("Adam", &step::<Gpu>(), &step::<Flex>(), 1e-6);
+}
+
+#[test]
+fn a_hundred_steps_of_training_go_as_on_the_cpu() {
+    use crate::{BiLipNetConfig, BoundsMode, MonLipConfig, PlNet, Predict, TrainConfig, data, train};
+    use burn::module::AutodiffModule;
+    if !available() {
+        return;
+    }
+    fn run<B: AutodiffBackend>() -> (Vec<f64>, Vec<f64>) {
+        let table = data::rosenbrock_n(2, 1_000, &mut Rng::new(1)).unwrap();
+        let layer = MonLipConfig::new(2, &[64, 64], BoundsMode::Distortion(20.0));
+        let model = PlNet::new(
+            BiLipNetConfig::new(2, layer)
+                .init::<B>(&Default::default())
+                .unwrap(),
+        );
+        let settings = TrainConfig {
+            epochs: 10,
+            batch: 100,
+            ..TrainConfig::default()
+        };
+        let trained = train::<B, _>(model, &table, None, &settings).unwrap();
+        let x = tensor::<B::InnerBackend, 2>(&table.inputs()[..200], [100, 2]);
+        (
+            trained.history.iter().map(|e| e.train_loss).collect(),
+            numbers(trained.model.valid().predict(x, None)),
+        )
+    }
+    let ((gpu, predicted), (cpu, expected)) = (run::<Autodiff<Gpu>>(), run::<Autodiff<Flex>>());
+    for (epoch, (a, b)) in gpu.iter().zip(&cpu).enumerate() {
+        assert!((a - b).abs() <= 1e-4 * b.abs(), "epoch {}: {a} against {b}", epoch + 1);
+    }
+    close("predictions after 100 steps", &predicted, &expected, 1e-3);
+}
