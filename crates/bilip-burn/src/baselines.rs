@@ -11,6 +11,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::bounds::{BoundsMode, LayerBounds, vector};
 use crate::error::{Error, Result};
+use crate::ops;
 use crate::portable::activate;
 use crate::predict::Predict;
 use crate::spectral::{Normalization, NormalizedLinear};
@@ -321,11 +322,11 @@ impl<B: Backend> Icnn<B> {
     pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 1> {
         let mut z: Option<Tensor<B, 2>> = None;
         for (k, (skip, bias)) in self.skip.iter().zip(&self.bias).enumerate() {
-            let mut v = x.clone().matmul(skip.val()) + bias.val().unsqueeze();
+            let mut v = ops::matmul(x.clone(), skip.val()) + bias.val().unsqueeze();
             if let Some(z) = z {
                 // ELU before each use, so that the output itself is linear in the last layer.
                 let weight = activate(Activation::Softplus, self.positive[k - 1].val());
-                v = v + activate(Activation::Elu, z).matmul(weight);
+                v = v + ops::matmul(activate(Activation::Elu, z), weight);
             }
             z = Some(v);
         }

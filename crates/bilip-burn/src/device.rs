@@ -93,14 +93,14 @@ impl Device {
             #[cfg(feature = "cuda")]
             Device::Cuda(index) => cuda::check(index).map_err(|reason| Error::device(self, reason)),
             #[cfg(feature = "wgpu")]
-            Device::Wgpu => {
-                quietly(|| {
-                    use burn::tensor::backend::Backend;
-                    burn::backend::Wgpu::<f32, i32>::sync(&Default::default()).map_err(|e| e.to_string())
-                })
-                .unwrap_or_else(|| Err("no GPU was found: install a driver for Vulkan, Metal or DirectX 12".into()))
-                .map_err(|reason| Error::device(self, reason))
-            }
+            Device::Wgpu => quietly(|| {
+                use burn::tensor::backend::Backend;
+                burn::backend::Wgpu::<f32, i32>::sync(&Default::default()).map_err(|e| e.to_string())
+            })
+            .unwrap_or_else(|| {
+                Err("no GPU was found: install a driver for Vulkan, Metal or DirectX 12".into())
+            })
+            .map_err(|reason| Error::device(self, reason)),
             #[allow(unreachable_patterns)]
             other => Err(other.missing()),
         }
@@ -155,12 +155,21 @@ mod cuda {
             Some(Ok(count)) => usize::try_from(count).unwrap_or(0),
         };
         if index >= count {
-            return Err(format!("there is no such GPU; their numbers go from 0 to {}", count.saturating_sub(1)));
+            return Err(format!(
+                "there is no such GPU; their numbers go from 0 to {}",
+                count.saturating_sub(1)
+            ));
         }
         if cuda_path().is_none_or(|path| !path.join("include").is_dir()) {
-            return Err("no CUDA toolkit was found: install it, and set CUDA_PATH if it is not in /usr/local/cuda".into());
+            return Err(
+                "no CUDA toolkit was found: install it, and set CUDA_PATH if it is not in /usr/local/cuda"
+                    .into(),
+            );
         }
-        if !matches!(quietly(|| compile_ptx("extern \"C\" __global__ void f() {}")), Some(Ok(_))) {
+        if !matches!(
+            quietly(|| compile_ptx("extern \"C\" __global__ void f() {}")),
+            Some(Ok(_))
+        ) {
             return Err(
                 "the CUDA compiler library (libnvrtc) was not found: add the toolkit's lib64 to LD_LIBRARY_PATH".into(),
             );

@@ -10,6 +10,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::bounds::vector;
 use crate::error::{Error, Result};
+use crate::ops;
 
 /// A multilayer perceptron: ReLU between its layers, none after the last. Nothing is guaranteed of it.
 #[derive(Module, Debug)]
@@ -65,7 +66,10 @@ impl<B: Backend> Mlp<B> {
     pub fn forward(&self, p: Tensor<B, 2>) -> Tensor<B, 2> {
         let last = self.layers.len().saturating_sub(1);
         self.layers.iter().enumerate().fold(p, |h, (k, layer)| {
-            let h = layer.forward(h);
+            let mut h = ops::matmul(h, layer.weight.val());
+            if let Some(bias) = &layer.bias {
+                h = h + bias.val().unsqueeze();
+            }
             if k < last { relu(h) } else { h }
         })
     }

@@ -265,7 +265,7 @@ impl<B: Backend> CayleyOrthogonal<B> {
 
     /// `x Pᵀ`.
     fn rotate(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        x.matmul(ops::cayley(self.free.val(), self.gain.val()).transpose())
+        ops::matmul(x, ops::cayley(self.free.val(), self.gain.val()).transpose())
     }
 }
 
@@ -314,8 +314,8 @@ impl<B: Backend> HouseholderOrthogonal<B> {
         for k in (0..count).rev() {
             let v = vectors.clone().slice([k..k + 1, 0..n]);
             let square = (v.clone() * v.clone()).sum_dim(1);
-            let along = x.clone().matmul(v.clone().transpose()) / square;
-            x = x - along.matmul(v).mul_scalar(2.0);
+            let along = ops::matmul(x.clone(), v.clone().transpose()) / square;
+            x = x - ops::matmul(along, v).mul_scalar(2.0);
         }
         x
     }

@@ -7,16 +7,16 @@ use std::any::{Any, TypeId};
 use std::sync::Arc;
 
 use bilip::Real;
+#[cfg(feature = "cuda")]
+use burn::backend::Cuda;
+#[cfg(feature = "wgpu")]
+use burn::backend::Wgpu;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::{
     BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
 };
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-#[cfg(feature = "cuda")]
-use burn::backend::Cuda;
-#[cfg(feature = "wgpu")]
-use burn::backend::Wgpu;
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
@@ -81,10 +81,21 @@ pub(crate) fn monlip<B: Backend>(
         bias.into_primitive().tensor(),
     ];
     let mut native = Err(arguments);
-    natively!(native, Flex, |a| Flex::monlip_forward(a.each_ref(), layout).0, monlip_node, layout);
+    natively!(
+        native,
+        Flex,
+        |a| Flex::monlip_forward(a.each_ref(), layout).0,
+        monlip_node,
+        layout
+    );
     #[cfg(feature = "gpu")]
     if native.as_ref().is_err_and(|a| gpu::suits(layout, a[0].dtype())) {
-        on_gpus!(native, |a, D| D::monlip_forward(a.each_ref(), layout).0, monlip_node, layout);
+        on_gpus!(
+            native,
+            |a, D| D::monlip_forward(a.each_ref(), layout).0,
+            monlip_node,
+            layout
+        );
     }
     match native {
         Ok([y]) => wrap(y),
@@ -96,7 +107,12 @@ pub(crate) fn monlip<B: Backend>(
 pub(crate) fn cayley<B: Backend>(free: Tensor<B, 2>, gain: Tensor<B, 1>) -> Tensor<B, 2> {
     let arguments = [free.into_primitive().tensor(), gain.into_primitive().tensor()];
     let mut native = Err(arguments);
-    natively!(native, Flex, |a| Flex::cayley_forward(&a[0], &a[1]).0, cayley_node,);
+    natively!(
+        native,
+        Flex,
+        |a| Flex::cayley_forward(&a[0], &a[1]).0,
+        cayley_node,
+    );
     #[cfg(feature = "gpu")]
     if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
         on_gpus!(native, |a, D| D::cayley_forward(&a[0], &a[1]).0, cayley_node,);
@@ -105,6 +121,22 @@ pub(crate) fn cayley<B: Backend>(free: Tensor<B, 2>, gain: Tensor<B, 1>) -> Tens
         Ok([j]) => wrap(j),
         Err([free, gain]) => portable::cayley(wrap(free), wrap(gain)),
     }
+}
+
+/// `A·B`, in the precision of its factors.
+///
+/// Burn's own product takes tensor cores on GPUs that have them, which round single precision to 11 bits; this does not.
+pub(crate) fn matmul<B: Backend>(a: Tensor<B, 2>, b: Tensor<B, 2>) -> Tensor<B, 2> {
+    #[cfg(feature = "gpu")]
+    if a.dtype() == DType::F32 {
+        let mut native = Err([a.into_primitive().tensor(), b.into_primitive().tensor()]);
+        on_gpus!(native, |a, D| D::product(&a[0], &a[1]), product_node,);
+        return match native {
+            Ok([c]) => wrap(c),
+            Err([a, b]) => wrap::<B, 2>(a).matmul(wrap(b)),
+        };
+    }
+    a.matmul(b)
 }
 
 /// One step of Adam: the new parameters and moments from the old ones and the gradient.
@@ -193,6 +225,12 @@ pub(crate) trait Kernels: Backend {
         free: &FloatTensor<Self>,
         cotangent: FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
+
+    /// The product of two matrices.
+    #[cfg(feature = "gpu")]
+    fn product(a: &FloatTensor<Self>, b: &FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(a.clone(), b.clone())
+    }
 
     /// One step of Adam on parameters, gradient and both moments: the new parameters and moments.
     fn adam_step(tensors: [FloatTensor<Self>; 4], step: adam::Step) -> [FloatTensor<Self>; 3];
@@ -418,6 +456,45 @@ impl<B: Kernels> Backward<B, 2> for CayleyNode {
                 grads.register::<B>(node.id, gradient);
             }
         }
+    }
+}
+
+#[cfg(feature = "gpu")]
+#[derive(Debug)]
+struct ProductNode;
+
+#[cfg(feature = "gpu")]
+impl<B: Kernels> Backward<B, 2> for ProductNode {
+    type State = (FloatTensor<B>, FloatTensor<B>);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (a, b) = ops.state;
+        let cotangent = grads.consume::<B>(&ops.node);
+        let [left, right] = ops.parents;
+        if let Some(node) = left {
+            let gradient = B::product(&cotangent, &B::float_transpose(b));
+            grads.register::<B>(node.id, gradient);
+        }
+        if let Some(node) = right {
+            let gradient = B::product(&B::float_transpose(a), &cotangent);
+            grads.register::<B>(node.id, gradient);
+        }
+    }
+}
+
+/// A product as one node of the graph.
+#[cfg(feature = "gpu")]
+fn product_node<B: Kernels, C: CheckpointStrategy>(
+    [a, b]: [FloatTensor<Autodiff<B, C>>; 2],
+) -> FloatTensor<Autodiff<B, C>> {
+    let nodes = [a.node.clone(), b.node.clone()];
+    let c = B::product(&a.primitive, &b.primitive);
+    match Backward::<B, 2>::prepare::<C>(ProductNode, nodes)
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(prep) => prep.finish((a.primitive, b.primitive), c),
+        OpsKind::UnTracked(prep) => prep.finish(c),
     }
 }
 

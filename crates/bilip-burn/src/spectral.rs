@@ -8,6 +8,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::bounds::vector;
 use crate::error::{Error, Result};
+use crate::ops;
 
 /// What a weight is divided by so that its norm is at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,12 +92,12 @@ impl<B: Backend> NormalizedLinear<B> {
                 .unsqueeze(),
             Normalization::Spectral => {
                 // σ = u W vᵀ with both vectors held fixed: the derivative of a simple singular value.
-                let row = self.vector.val().matmul(weight.clone());
+                let row = ops::matmul(self.vector.val(), weight.clone());
                 let v = unit(row.clone().detach());
                 (row * v).sum_dim(1).clamp_min(1.0)
             }
         };
-        x.matmul(weight / norm) + self.bias.val().unsqueeze()
+        ops::matmul(x, weight / norm) + self.bias.val().unsqueeze()
     }
 
     /// The layer after one more step of the power iteration.
@@ -106,8 +107,8 @@ impl<B: Backend> NormalizedLinear<B> {
         }
         let weight = self.weight.val().detach();
         let vector = self.vector.map(|u| {
-            let v = unit(u.matmul(weight.clone()));
-            unit(v.matmul(weight.transpose())).detach()
+            let v = unit(ops::matmul(u, weight.clone()));
+            unit(ops::matmul(v, weight.transpose())).detach()
         });
         NormalizedLinear { vector, ..self }
     }

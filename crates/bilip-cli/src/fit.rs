@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use bilip::faer::Mat;
 use bilip::{BiLipNet, Bounds, InverseOptions, Mlp, Model, Network, Real, Rng, write_file};
 use bilip_burn::{
-    Adam, BiLipNetConfig, BoundsMode, MonLip, MonLipConfig, OnDevice, OptimizerKind, OrthogonalKind, PartialConfig,
-    PartialPlNet, PlNet, Predict, Schedule, TrainConfig, Trained, data, train,
+    Adam, BiLipNetConfig, BoundsMode, MonLip, MonLipConfig, OnDevice, OptimizerKind, OrthogonalKind,
+    PartialConfig, PartialPlNet, PlNet, Predict, Schedule, TrainConfig, Trained, data, train,
 };
 use burn::module::AutodiffModule;
 use burn::tensor::backend::AutodiffBackend;
@@ -673,7 +673,10 @@ fn partial<T: Real>(
     )?)
 }
 
-fn freeze_partial_plnet<B: AutodiffBackend, T: Real>(model: &PartialPlNet<B>, prepared: &Prepared) -> Result<Network<T>> {
+fn freeze_partial_plnet<B: AutodiffBackend, T: Real>(
+    model: &PartialPlNet<B>,
+    prepared: &Prepared,
+) -> Result<Network<T>> {
     let frozen = model.freeze::<T>()?;
     let net = partial(frozen.net(), prepared, true)?;
     Ok(Network::PartialPlNet(bilip::PartialPlNet::new(

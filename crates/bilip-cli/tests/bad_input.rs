@@ -258,7 +258,9 @@ fn every_bad_input_is_one_clear_message() {
             "fit lens.csv --target u --inputs azimuth --params v --model monlip -o out.safetensors".into(),
             "--params: a monotone layer",
         ),
-        (fit("good.csv", "--device cuda"), "cuda"),
+        (fit("good.csv", "--device cuda"), "device cuda: "),
+        (fit("good.csv", "--device gpu"), "must be cpu, cuda"),
+        (fit("good.csv", "--device cuda:x"), "must be cpu, cuda"),
         (fit("good.csv", "--model resnet"), "resnet"),
         (fit("good.csv", "--no-such-option"), "--no-such-option"),
         // Outputs.
@@ -457,9 +459,13 @@ fn every_bad_input_is_one_clear_message() {
             "run the experiment rosenbrock20 first",
         ),
         ("repro report --out folder".into(), "no results"),
-        ("repro step --device cuda".into(), "cuda"),
+        ("repro step --device cuda:7".into(), "device cuda:7: "),
         // The rest.
-        ("bench train --config step --device cuda".into(), "cuda"),
+        ("bench train --config step --device cuda".into(), "device cuda: "),
+        (
+            "bench forward --config step --device cuda".into(),
+            "only training",
+        ),
         ("bench train --config huge".into(), "huge"),
         ("bench train --config step --seconds 0".into(), "--seconds 0"),
         ("man nothing".into(), "no command \"nothing\""),

@@ -401,7 +401,16 @@ pub fn assemble(
             value -= 1.0;
         }
         j[layer * comptime!(2 * size * size) + within] = value;
-    } else if at < comptime!(squares + if plan.outer.is_some() { plan.layers.len() * size * n } else { 0 }) {
+    } else if at
+        < comptime!(
+            squares
+                + if plan.outer.is_some() {
+                    plan.layers.len() * size * n
+                } else {
+                    0
+                }
+        )
+    {
         let here = at - squares;
         let col = here % n;
         let unit = here / n % size;
@@ -670,8 +679,9 @@ pub fn forward_layer(
                                 }
                                 v = values[j] + gain * inputs[at] + bias[b];
                                 if comptime!(plan.log_psi.is_some()) {
-                                    let psi = phi
-                                        [comptime!(plan.log_psi.unwrap_or_default()).runtime() + start + unit]
+                                    let psi = phi[comptime!(plan.log_psi.unwrap_or_default()).runtime()
+                                        + start
+                                        + unit]
                                         .exp();
                                     out = psi * value_of(v / psi, kind);
                                     slope = slope_of(v / psi, kind);
@@ -863,7 +873,11 @@ pub fn column_sums(
     let rows = rows as usize;
     let size = comptime!(plan.size);
     let here = CUBE_POS_X as usize * 32 + UNIT_POS_X as usize;
-    let columns = comptime!(if column == Column::Plain { plan.n } else { plan.hidden });
+    let columns = comptime!(if column == Column::Plain {
+        plan.n
+    } else {
+        plan.hidden
+    });
     let mut stride = columns.runtime();
     let mut position = here;
     if comptime!(column != Column::Plain) {

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Shape, TensorMetadata};
+use burn_cubecl::element::BoolElement;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
-use burn_cubecl::element::BoolElement;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeRuntime};
 use cubecl::client::ComputeClient;
@@ -182,7 +182,15 @@ impl<R: Gpu> Transforms<R> {
         let lower = halves.at(2 * square + square);
         let weights = View::new(&w, size, square);
         let after = layers - 1;
-        product(lower.t(), lower, weights.at(square), (size, size, size), after, 1.0, false);
+        product(
+            lower.t(),
+            lower,
+            weights.at(square),
+            (size, size, size),
+            after,
+            1.0,
+            false,
+        );
         let outer = View::new(&packed, n, PIECE * n).at(plan.inner_len());
         let (pieces, piece_count) = match plan.outer {
             None => (phi.like(1), 0),
@@ -304,7 +312,10 @@ impl<R: Gpu> Transforms<R> {
             let piece_count = (padded - n) / PIECE;
             let inner = dj.like(piece_count * n * n);
             let to = View::new(&inner, n, n * n);
-            let (f, c) = (View::new(&factor, n, PIECE * n), View::new(&cotangent, n, PIECE * n));
+            let (f, c) = (
+                View::new(&factor, n, PIECE * n),
+                View::new(&cotangent, n, PIECE * n),
+            );
             product(f.t(), c, to, (n, n, PIECE), piece_count, 1.0, false);
             let w = dj.like(piece_count * n * n);
             let x = View::new(&self.x, size, 0).at(layers * square);
@@ -785,6 +796,15 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
         let mut d_free = d_free.0;
         d_free.meta = free.0.meta.clone();
         [d_free, d_gain.0]
+    }
+
+    fn product(a: &FloatTensor<Self>, b: &FloatTensor<Self>) -> FloatTensor<Self> {
+        let (m, k, n) = (a.shape()[0], a.shape()[1], b.shape()[1]);
+        let (a, b) = (Buffer(a.clone()), Buffer(b.clone()));
+        let c = a.shaped([m, n]);
+        let to = View::new(&c, n, 0);
+        product(View::of(&a), View::of(&b), to, (m, n, k), 1, 1.0, false);
+        c.0
     }
 
     fn adam_step(tensors: [FloatTensor<Self>; 4], step: Step) -> [FloatTensor<Self>; 3] {

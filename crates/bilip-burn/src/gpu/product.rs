@@ -46,6 +46,18 @@ impl<'a, R: Gpu> View<'a, R> {
         }
     }
 
+    /// A tensor of two dimensions as it lies in memory, transposed or not.
+    pub fn of(buffer: &'a Buffer<R>) -> Self {
+        let strides = buffer.0.meta.strides();
+        View {
+            buffer,
+            offset: 0,
+            batch: 0,
+            row: strides[0],
+            col: strides[1],
+        }
+    }
+
     /// The same, so many numbers further on.
     pub fn at(self, offset: usize) -> Self {
         View {

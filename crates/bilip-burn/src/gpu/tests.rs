@@ -67,7 +67,13 @@ fn close(what: &str, ours: &[f64], theirs: &[f64], tolerance: f64) {
     let worst = ours
         .iter()
         .zip(theirs)
-        .map(|(a, b)| if a.is_finite() { (a - b).abs() } else { f64::INFINITY })
+        .map(|(a, b)| {
+            if a.is_finite() {
+                (a - b).abs()
+            } else {
+                f64::INFINITY
+            }
+        })
         .fold(0.0, f64::max);
     assert!(worst <= tolerance * scale, "{what}: {worst:.2e} of {scale:.2e}");
 }
@@ -91,7 +97,10 @@ fn a_layer_is_the_same_as_on_the_cpu() {
             let bias_rows = if case % 2 == 0 { 1 } else { rows };
             let gpu = layer::<Autodiff<Gpu>>(&layout, rows, bias_rows);
             let cpu = layer::<Autodiff<Flex>>(&layout, rows, bias_rows);
-            for (what, (gpu, cpu)) in ["y", "x", "phi", "bounds", "bias"].iter().zip(gpu.iter().zip(&cpu)) {
+            for (what, (gpu, cpu)) in ["y", "x", "phi", "bounds", "bias"]
+                .iter()
+                .zip(gpu.iter().zip(&cpu))
+            {
                 close(&format!("{activation} {units:?} {what}"), gpu, cpu, 2e-5);
             }
         }
@@ -150,9 +159,7 @@ fn a_step_of_adam_is_the_same_as_on_the_cpu() {
             decay: 0.01,
             time: 3,
         };
-        crate::ops::adam_step(tensors, step)
-            .map(numbers)
-            .concat()
+        crate::ops::adam_step(tensors, step).map(numbers).concat()
     }
     close("Adam", &step::<Gpu>(), &step::<Flex>(), 1e-6);
 }
@@ -186,7 +193,81 @@ fn a_hundred_steps_of_training_go_as_on_the_cpu() {
     }
     let ((gpu, predicted), (cpu, expected)) = (run::<Autodiff<Gpu>>(), run::<Autodiff<Flex>>());
     for (epoch, (a, b)) in gpu.iter().zip(&cpu).enumerate() {
-        assert!((a - b).abs() <= 1e-4 * b.abs(), "epoch {}: {a} against {b}", epoch + 1);
+        assert!(
+            (a - b).abs() <= 1e-4 * b.abs(),
+            "epoch {}: {a} against {b}",
+            epoch + 1
+        );
     }
     close("predictions after 100 steps", &predicted, &expected, 1e-3);
+}
+
+#[test]
+fn products_keep_single_precision_transposed_or_not() {
+    if !available() {
+        return;
+    }
+    fn products<B: AutodiffBackend>() -> [Vec<f64>; 3] {
+        let mut rng = Rng::new(11);
+        let a = tensor::<B, 2>(&rng.normals(70 * 130), [70, 130]).require_grad();
+        let b = tensor::<B, 2>(&rng.normals(90 * 130), [90, 130]).require_grad();
+        let c = crate::ops::matmul(a.clone(), b.clone().transpose());
+        let gradients = (c.clone() * c.clone()).sum().backward();
+        [
+            numbers(c),
+            numbers(a.grad(&gradients).unwrap()),
+            numbers(b.grad(&gradients).unwrap()),
+        ]
+    }
+    let (gpu, cpu) = (products::<Autodiff<Gpu>>(), products::<Autodiff<Flex>>());
+    for (what, (gpu, cpu)) in ["c", "a", "b"].iter().zip(gpu.iter().zip(&cpu)) {
+        // Tensor cores would be off by 1e-3.
+        close(what, gpu, cpu, 1e-6);
+    }
+}
+
+#[test]
+fn partial_networks_and_baselines_go_as_on_the_cpu() {
+    use crate::{
+        BiLipNetConfig, BoundsMode, MonLipConfig, PartialConfig, PartialPlNet, Quadratic, ResidualConfig,
+        TrainConfig, data, train,
+    };
+    if !available() {
+        return;
+    }
+    let settings = TrainConfig {
+        epochs: 3,
+        batch: 50,
+        ..TrainConfig::default()
+    };
+    fn partial<B: AutodiffBackend>(settings: &TrainConfig) -> Vec<f64> {
+        let table = data::parametric(200, &mut Rng::new(2)).unwrap();
+        let layer = MonLipConfig::new(2, &[20, 20], BoundsMode::Distortion(20.0));
+        let config = PartialConfig {
+            net: BiLipNetConfig::new(2, layer),
+            parameters: 2,
+            orthogonal_bias: vec![8],
+            hidden_bias: vec![8, 16],
+        };
+        let model = PartialPlNet::new(config.init::<B>(&Default::default()).unwrap());
+        let trained = train::<B, _>(model, &table, None, settings).unwrap();
+        trained.history.iter().map(|e| e.train_loss).collect()
+    }
+    fn residual<B: AutodiffBackend>(settings: &TrainConfig) -> Vec<f64> {
+        let table = data::rosenbrock_n(3, 200, &mut Rng::new(2)).unwrap();
+        let config = ResidualConfig::i_resnet(3, &[16, 16], 2, BoundsMode::Distortion(20.0)).published();
+        let model = Quadratic::new(config.init::<B>(&Default::default()).unwrap());
+        let trained = train::<B, _>(model, &table, None, settings).unwrap();
+        trained.history.iter().map(|e| e.train_loss).collect()
+    }
+    let (gpu, cpu) = (
+        partial::<Autodiff<Gpu>>(&settings),
+        partial::<Autodiff<Flex>>(&settings),
+    );
+    close("partial", &gpu, &cpu, 1e-4);
+    let (gpu, cpu) = (
+        residual::<Autodiff<Gpu>>(&settings),
+        residual::<Autodiff<Flex>>(&settings),
+    );
+    close("residual", &gpu, &cpu, 1e-4);
 }

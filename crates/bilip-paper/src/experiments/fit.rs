@@ -2,8 +2,8 @@
 
 use bilip::{Activation, BiLipschitz, Bounds, Network, Rng};
 use bilip_burn::{
-    BiLipNetConfig, BoundsMode, Icnn, Mlp, MonLipConfig, OnDevice, PartialConfig, PartialPlNet, PlNet, Predict,
-    Quadratic, ResidualConfig, ResidualNet, Schedule, TrainConfig, Trained, data, train,
+    BiLipNetConfig, BoundsMode, Icnn, Mlp, MonLipConfig, OnDevice, PartialConfig, PartialPlNet, PlNet,
+    Predict, Quadratic, ResidualConfig, ResidualNet, Schedule, TrainConfig, Trained, data, train,
 };
 use burn::module::{AutodiffModule, Module};
 use burn::tensor::backend::{AutodiffBackend, Backend};
