@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bilip::Activation;
 use cubecl::prelude::*;
 
-use super::product::{Place, Tile, accumulate, invert_block, zeros};
+use super::product::{Four, Place, Tile, accumulate, invert_block, zeros};
 
 /// Units of a cube in element-wise kernels.
 pub const UNITS: u32 = 256;
@@ -678,17 +678,13 @@ pub fn forward_layer(
                                     b += row * comptime!(plan.hidden);
                                 }
                                 v = values[j] + gain * inputs[at] + bias[b];
+                                let mut psi = 1.0f32;
                                 if comptime!(plan.log_psi.is_some()) {
-                                    let psi = phi[comptime!(plan.log_psi.unwrap_or_default()).runtime()
-                                        + start
-                                        + unit]
-                                        .exp();
-                                    out = psi * value_of(v / psi, kind);
-                                    slope = slope_of(v / psi, kind);
-                                } else {
-                                    out = value_of(v, kind);
-                                    slope = slope_of(v, kind);
+                                    psi =
+                                        phi[comptime!(plan.log_psi.unwrap_or_default()) + start + unit].exp();
                                 }
+                                out = psi * value_of(v / psi, kind);
+                                slope = slope_of(v / psi, kind);
                             }
                             z[at] = out;
                             slopes[at] = slope;
@@ -758,6 +754,193 @@ pub fn backward_layer(
                 }
             }
         }
+    }
+}
+
+/// Which columns and rows a unit of a chain works on: 4 rows, one column at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Chain {
+    /// Columns worked on at the same time.
+    pub columns: usize,
+    /// Groups of 4 rows in a cube.
+    pub groups: usize,
+}
+
+impl Chain {
+    /// The largest width that leaves room for two layers' states in shared memory.
+    const WIDEST: usize = 512;
+    /// Past this, reading all weights for every few rows costs more than a product for each layer.
+    const MOST: usize = 1 << 17;
+
+    /// For layers of one width, where it pays.
+    pub fn choose(size: usize, rows: usize) -> Option<Self> {
+        let units = UNITS as usize;
+        (size <= Self::WIDEST && rows * size <= Self::MOST).then(|| Chain {
+            columns: size.min(units),
+            groups: (units / size).max(1),
+        })
+    }
+
+    /// Rows of a cube.
+    pub fn rows(&self) -> usize {
+        4 * self.groups
+    }
+}
+
+/// Row `along` of the weights against the states of the layer before (`from` on): the unit's 4 rows of one column.
+#[cube]
+fn chain_sum(
+    weights: &Array<f32>,
+    start: usize,
+    states: &SharedMemory<Four>,
+    from: usize,
+    column: usize,
+    group: usize,
+    #[comptime] size: usize,
+    #[comptime] groups: usize,
+) -> Four {
+    let mut sum = Four::new(0.0);
+    for k in 0..size {
+        let weight = weights[start + k * size + column];
+        sum = fma(Four::new(weight), states[from + k * groups + group], sum);
+    }
+    sum
+}
+
+/// All hidden layers of a few rows in one cube, their states in shared memory: as [`forward_layer`], with the weights
+/// transposed.
+#[cube(launch)]
+pub fn forward_chain(
+    weights: &Array<f32>,
+    inputs: &Array<f32>,
+    bias: &Array<f32>,
+    phi: &Array<f32>,
+    bounds: &Array<f32>,
+    z: &mut Array<f32>,
+    slopes: &mut Array<f32>,
+    pre: &mut Array<f32>,
+    rows: u32,
+    #[comptime] bias_per_row: bool,
+    #[comptime] kind: Kind,
+    #[comptime] chain: Chain,
+    #[comptime] plan: Arc<Plan>,
+) {
+    let rows = rows as usize;
+    let size = comptime!(plan.size);
+    let layers = comptime!(plan.layers.len());
+    let (columns, groups) = comptime!((chain.columns, chain.groups));
+    let set = comptime!(size * groups);
+    let mut states = SharedMemory::<Four>::new(comptime!(2 * set));
+    let unit = UNIT_POS as usize;
+    let group = unit / columns;
+    let first_row = (CUBE_POS_X as usize * groups + group) * 4;
+    let gain = (2.0 * bounds[1]).sqrt();
+    for layer in 0..layers {
+        let (from, to) = ((layer % 2) * set, ((layer + 1) % 2) * set);
+        let width = width_of(layer, comptime!(plan.clone()));
+        let start = unit_of(layer, comptime!(plan.clone()));
+        if group < groups {
+            let mut column = unit % columns;
+            while column < size {
+                let mut sum = Four::new(0.0);
+                // With one layer there is none before it, and no code that could ask for one.
+                if comptime!(layers > 1) {
+                    if layer > 0 {
+                        let weights_at = (layer - 1) * comptime!(size * size);
+                        sum = chain_sum(weights, weights_at, &states, from, column, group, size, groups);
+                    }
+                }
+                let mut state = Four::new(0.0);
+                #[unroll]
+                for i in 0..4usize {
+                    let row = first_row + i;
+                    if row < rows {
+                        let at = row * comptime!(size * layers) + layer * size + column;
+                        let mut out = 0.0f32;
+                        let mut slope = 0.0f32;
+                        let mut v = 0.0f32;
+                        if column < width {
+                            let mut b = start + column;
+                            if comptime!(bias_per_row) {
+                                b += row * comptime!(plan.hidden);
+                            }
+                            v = sum[i] + gain * inputs[at] + bias[b];
+                            let mut psi = 1.0f32;
+                            if comptime!(plan.log_psi.is_some()) {
+                                psi = phi[comptime!(plan.log_psi.unwrap_or_default()) + start + column].exp();
+                            }
+                            out = psi * value_of(v / psi, kind);
+                            slope = slope_of(v / psi, kind);
+                        }
+                        z[at] = out;
+                        slopes[at] = slope;
+                        if comptime!(plan.log_psi.is_some()) {
+                            pre[at] = v;
+                        }
+                        state[i] = out;
+                    }
+                }
+                states[to + column * groups + group] = state;
+                column += columns;
+            }
+        }
+        sync_cube();
+    }
+}
+
+/// All hidden layers of a few rows on the way back: as [`backward_layer`].
+#[cube(launch)]
+pub fn backward_chain(
+    weights: &Array<f32>,
+    slopes: &Array<f32>,
+    bounds: &Array<f32>,
+    delta: &mut Array<f32>,
+    cotangent: &mut Array<f32>,
+    rows: u32,
+    #[comptime] chain: Chain,
+    #[comptime] plan: Arc<Plan>,
+) {
+    let rows = rows as usize;
+    let size = comptime!(plan.size);
+    let layers = comptime!(plan.layers.len());
+    let (columns, groups) = comptime!((chain.columns, chain.groups));
+    let set = comptime!(size * groups);
+    let mut states = SharedMemory::<Four>::new(comptime!(2 * set));
+    let unit = UNIT_POS as usize;
+    let group = unit / columns;
+    let first_row = (CUBE_POS_X as usize * groups + group) * 4;
+    let gain = (0.5 * bounds[1]).sqrt();
+    for step in 0..layers {
+        let layer = layers - 1 - step;
+        let (from, to) = ((step % 2) * set, ((step + 1) % 2) * set);
+        if group < groups {
+            let mut column = unit % columns;
+            while column < size {
+                let mut sum = Four::new(0.0);
+                if step > 0 {
+                    let weights_at = layer * comptime!(size * size);
+                    sum = chain_sum(weights, weights_at, &states, from, column, group, size, groups);
+                }
+                let mut state = Four::new(0.0);
+                #[unroll]
+                for i in 0..4usize {
+                    let row = first_row + i;
+                    if row < rows {
+                        let at = row * comptime!(size * layers) + layer * size + column;
+                        let value = sum[i] + gain * delta[at];
+                        if comptime!(plan.log_psi.is_some()) {
+                            cotangent[at] = value;
+                        }
+                        let out = value * slopes[at];
+                        delta[at] = out;
+                        state[i] = out;
+                    }
+                }
+                states[to + column * groups + group] = state;
+                column += columns;
+            }
+        }
+        sync_cube();
     }
 }
 

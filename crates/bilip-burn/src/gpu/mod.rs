@@ -24,7 +24,7 @@ use cubecl::{CubeDim, calculate_cube_count_elemwise};
 use crate::kernel::adam::Step;
 use crate::kernel::monlip::Layout;
 use crate::ops::Kernels;
-use element::{CHUNKS, Column, Kind, Layer, Outer, Plan, UNITS};
+use element::{CHUNKS, Chain, Column, Kind, Layer, Outer, Plan, UNITS};
 use product::{Tile, View, count, inverse, product};
 
 /// A runtime of CubeCL that Burn has a backend for.
@@ -450,9 +450,12 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
         // V_k = 2J₂ₖᵀJ₁,ₖ₋₁ and S_k = J₁ₖᵀQ_k + J₂ₖᵀ(−Q_{k−1}).
         let j = View::new(&transforms.j, size, 2 * square);
         let j2 = j.at(3 * square);
+        let chain = Chain::choose(size, rows);
         let v = x.like(after * square);
         let weights = View::new(&v, size, square);
-        product(j2.t(), j, weights, (size, size, size), after, 2.0, false);
+        // A chain reads the weights transposed on the way here, and as they are on the way back.
+        let to = if chain.is_some() { weights.t() } else { weights };
+        product(j2.t(), j, to, (size, size, size), after, 2.0, false);
         let q = View::new(&transforms.q, n, size * n);
         let s = x.like(stride * n);
         let to = View::new(&s, n, size * n);
@@ -474,32 +477,53 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
         let (z, slopes) = (x.like(rows * stride), x.like(rows * stride));
         let pre = x.like(if learned { rows * stride } else { 1 });
         let hidden = View::new(&z, stride, size);
-        for layer in 0..layers {
-            let previous = hidden.at(layer.saturating_sub(1) * size);
-            let weight = weights.at(layer.saturating_sub(1) * square).t();
-            let tile = Tile::choose(&previous, &weight, (rows, size), 1);
-            element::forward_layer::launch::<R>(
+        if let Some(chain) = chain {
+            element::forward_chain::launch::<R>(
                 x.client(),
-                count(size.div_ceil(tile.size()), rows.div_ceil(tile.size()), 1),
-                CubeDim::new_2d(16, 16),
+                count(rows.div_ceil(chain.rows()), 1, 1),
+                CubeDim::new_1d(UNITS),
                 v.array(),
-                weight.place(),
                 inputs.array(),
                 bias.array(),
                 phi.array(),
                 bounds.array(),
                 z.array(),
-                previous.place(),
                 slopes.array(),
                 pre.array(),
                 rows as u32,
-                layer as u32,
-                layer == 0,
                 bias_per_row,
                 Kind::from(layout.activation),
-                tile,
+                chain,
                 plan.clone(),
             );
+        } else {
+            for layer in 0..layers {
+                let previous = hidden.at(layer.saturating_sub(1) * size);
+                let weight = weights.at(layer.saturating_sub(1) * square).t();
+                let tile = Tile::choose(&previous, &weight, (rows, size), 1);
+                element::forward_layer::launch::<R>(
+                    x.client(),
+                    count(size.div_ceil(tile.size()), rows.div_ceil(tile.size()), 1),
+                    CubeDim::new_2d(16, 16),
+                    v.array(),
+                    weight.place(),
+                    inputs.array(),
+                    bias.array(),
+                    phi.array(),
+                    bounds.array(),
+                    z.array(),
+                    previous.place(),
+                    slopes.array(),
+                    pre.array(),
+                    rows as u32,
+                    layer as u32,
+                    layer == 0,
+                    bias_per_row,
+                    Kind::from(layout.activation),
+                    tile,
+                    plan.clone(),
+                );
+            }
         }
         let parts = x.like(layers * rows * n);
         let to = View::new(&parts, n, rows * n);
@@ -558,28 +582,55 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
         let deltas = View::new(&delta, stride, size);
         product(cotangents, all.t(), deltas, (rows, stride, n), 1, 1.0, false);
         let dz = dy.like(if learned { rows * stride } else { 1 });
-        let weights = View::new(&tape.v, size, square);
-        for layer in (0..layers).rev() {
-            let next = deltas.at((layer + 1).min(layers - 1) * size);
-            let weight = weights.at(layer.min(after.saturating_sub(1)) * square);
-            let tile = Tile::choose(&next, &weight, (rows, size), 1);
-            element::backward_layer::launch::<R>(
+        let full = (size, size, size);
+        let j = View::new(&transforms.j, size, 2 * square);
+        let j2 = j.at(3 * square);
+        let chain = Chain::choose(size, rows);
+        let v = if chain.is_some() {
+            let v = dy.like(after * square);
+            product(j2.t(), j, View::new(&v, size, square), full, after, 2.0, false);
+            v
+        } else {
+            tape.v.clone()
+        };
+        let weights = View::new(&v, size, square);
+        if let Some(chain) = chain {
+            element::backward_chain::launch::<R>(
                 client,
-                count(size.div_ceil(tile.size()), rows.div_ceil(tile.size()), 1),
-                CubeDim::new_2d(16, 16),
-                tape.v.array(),
-                weight.place(),
+                count(rows.div_ceil(chain.rows()), 1, 1),
+                CubeDim::new_1d(UNITS),
+                v.array(),
                 tape.slopes.array(),
                 bounds.array(),
                 delta.array(),
-                next.place(),
                 dz.array(),
                 rows as u32,
-                layer as u32,
-                layer + 1 == layers,
-                tile,
+                chain,
                 plan.clone(),
             );
+        } else {
+            for layer in (0..layers).rev() {
+                let next = deltas.at((layer + 1).min(layers - 1) * size);
+                let weight = weights.at(layer.min(after.saturating_sub(1)) * square);
+                let tile = Tile::choose(&next, &weight, (rows, size), 1);
+                element::backward_layer::launch::<R>(
+                    client,
+                    count(size.div_ceil(tile.size()), rows.div_ceil(tile.size()), 1),
+                    CubeDim::new_2d(16, 16),
+                    v.array(),
+                    weight.place(),
+                    tape.slopes.array(),
+                    bounds.array(),
+                    delta.array(),
+                    next.place(),
+                    dz.array(),
+                    rows as u32,
+                    layer as u32,
+                    layer + 1 == layers,
+                    tile,
+                    plan.clone(),
+                );
+            }
         }
         let parts = dy.like(layers * rows * n);
         let to = View::new(&parts, n, rows * n);
@@ -644,9 +695,6 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
         let to = View::new(&dj, size, 2 * square);
         let q = View::new(&transforms.q, n, size * n);
         let ds_each = View::new(&ds, n, size * n);
-        let j = View::new(&transforms.j, size, 2 * square);
-        let j2 = j.at(3 * square);
-        let full = (size, size, size);
         product(q, ds_each.t(), to, (size, size, n), layers, 1.0, false);
         product(j2, d_weights, to, full, after, 2.0, true);
         let below = to.at(3 * square);

@@ -117,7 +117,8 @@ impl Tile {
     }
 }
 
-type Four = Vector<f32, Const<4>>;
+/// Four numbers that travel together.
+pub type Four = Vector<f32, Const<4>>;
 
 /// The unit's four neighbouring entries of one factor: entry (`along`, `across`) of it with its bounds.
 #[cube]
