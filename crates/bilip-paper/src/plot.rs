@@ -405,6 +405,14 @@ fn ticks((low, high): (f64, f64), log: bool, count: usize) -> Vec<(f64, String)>
         .map(|m| m * unit)
         .find(|s| *s >= rough)
         .unwrap_or(rough);
+    if log && span <= 2.5 {
+        // Within a decade or two its powers are too few: the 2 and the 5 between them as well.
+        let decades = low.floor() as i64..=high.floor() as i64;
+        return decades
+            .flat_map(|k| [1, 2, 5].map(|m| (k as f64 + f64::from(m).log10(), format!("{m}e{k}"))))
+            .filter(|(v, _)| (low..=high).contains(v))
+            .collect();
+    }
     if log {
         step = step.max(1.0).round();
     }
@@ -654,5 +662,12 @@ mod tests {
         assert!(svg.contains("width=\"600\"") && svg.contains("height=\"500\""));
         // The lowest level set of the bowl is around its middle.
         assert!(svg.matches("evenodd").count() == 9);
+    }
+
+    #[test]
+    fn a_short_logarithmic_axis_has_ticks_between_the_decades() {
+        let texts = |range| -> Vec<String> { ticks(range, true, 6).into_iter().map(|t| t.1).collect() };
+        assert_eq!(texts((-2.8, -1.6)), ["2e-3", "5e-3", "1e-2", "2e-2"]);
+        assert_eq!(texts((0.0, 3.0)), ["1e0", "1e1", "1e2", "1e3"]);
     }
 }

@@ -177,7 +177,7 @@ figure{margin:1rem 0;overflow-x:auto}figure svg{max-width:100%;min-width:620px;h
 .scroll{overflow-x:auto;margin:1rem 0}table{border-collapse:collapse;font-size:.82rem}
 th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #e5e5e5;white-space:nowrap;vertical-align:top}
 tbody th,thead th:first-child{text-align:left;position:sticky;left:0;background:#fff}
-td small{display:block;color:#777}nav a{margin-right:1rem;white-space:nowrap}.meta{color:#666;font-size:.9rem}
+td small{display:block;color:#777}nav{display:flex;flex-wrap:wrap;gap:.3rem 1rem}nav a{white-space:nowrap}.meta{color:#666;font-size:.9rem}
 @media(max-width:600px){body{padding:.6rem;font-size:15px}}
 ";
 
