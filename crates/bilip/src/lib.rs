@@ -9,8 +9,10 @@ mod certificate;
 mod error;
 mod estimate;
 mod files;
+mod gp;
 mod inverse;
 mod map;
+pub mod metrics;
 mod minimum;
 mod mlp;
 mod model;
@@ -35,6 +37,7 @@ pub use estimate::{Estimate, local_lipschitz, measured_slopes};
 /// The linear algebra library whose matrices this crate takes and gives.
 pub use faer;
 pub use files::write_file;
+pub use gp::{GpHead, PosteriorPrecision, RandomFeatures};
 pub use inverse::{
     DavisYin, DouglasRachford, ForwardBackward, ForwardBackwardForward, ForwardStep, Inverse, InverseMethod,
     InverseOptions, Iteration, LayerProblem, Method, Newton, PeacemanRachford, RowReport, Status, TracePoint,
