@@ -9,6 +9,7 @@ mod device;
 mod error;
 #[cfg(test)]
 mod golden;
+mod gp;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod kernel;
@@ -29,6 +30,7 @@ pub use baselines::{Branch, Icnn, ResidualConfig, ResidualLayer, ResidualNet};
 pub use bounds::{BoundsMode, LayerBounds};
 pub use device::{Device, OnDevice};
 pub use error::{Error, Result};
+pub use gp::{Accumulation, GpConfig, GpNet, RandomFeatureGp, Sngp};
 pub use mlp::Mlp;
 pub use modules::{
     CayleyOrthogonal, HouseholderOrthogonal, MonLip, MonLipConfig, OrthogonalKind, OrthogonalLayer,

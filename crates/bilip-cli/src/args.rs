@@ -417,7 +417,7 @@ pub struct Bench {
     after_help = "What has been run is not run again: remove the folder to start anew.\n\nExample:\n  bilip repro step --quick --out /tmp/step"
 )]
 pub struct Repro {
-    /// step, rosenbrock, rosenbrock-sine, parametric, rosenbrock20, solver, inverse, all; or report
+    /// step, rosenbrock, rosenbrock-sine, parametric, rosenbrock20, solver, inverse, moons, all; or report
     pub name: String,
     /// Seeds of every model
     #[arg(long, default_value_t = 5)]

@@ -51,6 +51,9 @@ pub struct ModelConfig {
     /// Fixed distortion, ν learned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tau: Option<f64>,
+    /// The Lipschitz bound of a residual branch, from which the bounds of a feature map follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub c: Option<f64>,
     /// Hidden widths.
     pub hidden: Vec<usize>,
     /// Monotone or residual layers.
@@ -91,6 +94,10 @@ pub enum Kind {
     IResnet,
     /// Residual layers, branches with concatenation.
     IDensenet,
+    /// A bi-Lipschitz network under a Gaussian process.
+    GpBilipnet,
+    /// SNGP: residual layers under a Gaussian process.
+    GpSngp,
 }
 
 /// What others report for a metric.

@@ -151,7 +151,7 @@ pub struct Experiment {
 }
 
 /// Names of all experiments, in the order in which they build on each other.
-pub const EXPERIMENTS: [&str; 7] = [
+pub const EXPERIMENTS: [&str; 8] = [
     "step",
     "rosenbrock",
     "rosenbrock-sine",
@@ -159,6 +159,7 @@ pub const EXPERIMENTS: [&str; 7] = [
     "rosenbrock20",
     "solver",
     "inverse",
+    "moons",
 ];
 
 impl Experiment {

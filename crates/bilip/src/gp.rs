@@ -18,9 +18,13 @@ pub struct RandomFeatures {
     /// `D × d`, the length scale included.
     frequencies: Mat<f64>,
     phases: Vec<f64>,
+    normalized: bool,
 }
 
 impl RandomFeatures {
+    /// Added to the variance of a row before it is divided by its root.
+    pub const TINY: f64 = 1e-6;
+
     /// Features from their frequencies, `D × d`, and phases.
     ///
     /// # Errors
@@ -38,7 +42,11 @@ impl RandomFeatures {
         }
         check_matrix("frequencies", frequencies.as_ref())?;
         check_finite("phases", &phases)?;
-        Ok(RandomFeatures { frequencies, phases })
+        Ok(RandomFeatures {
+            frequencies,
+            phases,
+            normalized: false,
+        })
     }
 
     /// `count` features of `inputs` numbers for the kernel of the given length scale. Orthogonal ones (Yu et al. 2016) come in blocks of
@@ -87,6 +95,20 @@ impl RandomFeatures {
         Self::new(frequencies, phases)
     }
 
+    /// The same features of rows that are first moved to mean 0 and scaled to variance 1 (each row by itself). Distances between rows are not kept by
+    /// that.
+    pub fn with_normalized_inputs(self) -> Self {
+        RandomFeatures {
+            normalized: true,
+            ..self
+        }
+    }
+
+    /// Whether rows are normalised first.
+    pub fn normalized_inputs(&self) -> bool {
+        self.normalized
+    }
+
     /// Number of features.
     pub fn count(&self) -> usize {
         self.frequencies.nrows()
@@ -121,12 +143,16 @@ impl RandomFeatures {
             ));
         }
         let rows = h.len() / inputs;
+        let mut h = std::borrow::Cow::Borrowed(h);
+        if self.normalized {
+            h.to_mut().chunks_exact_mut(inputs).for_each(normalize);
+        }
         let mut out = vec![0.0; rows * count];
         matmul(
             MatMut::from_column_major_slice_mut(&mut out, count, rows),
             Accum::Replace,
             self.frequencies.as_ref(),
-            MatRef::from_column_major_slice(h, inputs, rows),
+            MatRef::from_column_major_slice(&h, inputs, rows),
             1.0,
             Par::Seq,
         );
@@ -138,6 +164,15 @@ impl RandomFeatures {
         }
         Ok(out)
     }
+}
+
+/// Mean 0 and variance 1; the small number keeps a constant row from dividing by zero.
+fn normalize(row: &mut [f64]) {
+    let count = row.len() as f64;
+    let mean = row.iter().sum::<f64>() / count;
+    let variance = row.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / count;
+    let scale = 1.0 / (variance + RandomFeatures::TINY).sqrt();
+    row.iter_mut().for_each(|v| *v = (*v - mean) * scale);
 }
 
 /// The precision of the weights on features, summed up row by row: `ρI + Σ wᵢφᵢφᵢᵀ`.
@@ -160,6 +195,24 @@ impl PosteriorPrecision {
             matrix: Mat::from_fn(count, count, |i, j| if i == j { ridge } else { 0.0 }),
             ridge,
         })
+    }
+
+    /// Takes all that is known so far, but not the prior, down to a share: the step of a moving average.
+    ///
+    /// # Errors
+    /// Unless the share is between 0 and 1.
+    pub fn fade(&mut self, share: f64) -> Result<()> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(Error::setting("share", share, "must lie between 0 and 1"));
+        }
+        let count = self.matrix.nrows();
+        for j in 0..count {
+            for i in 0..count {
+                self.matrix[(i, j)] *= share;
+            }
+            self.matrix[(j, j)] += (1.0 - share) * self.ridge;
+        }
+        Ok(())
     }
 
     /// Adds rows of features, `[batch, count]`, each with its weight.

@@ -86,7 +86,7 @@ fn bounds_mode(model: &ModelConfig) -> Result<BoundsMode> {
     }
 }
 
-fn settings(experiment: &Experiment, job: &Job) -> TrainConfig {
+pub(super) fn settings(experiment: &Experiment, job: &Job) -> TrainConfig {
     let config = &experiment.config;
     let [a, b, d, e] = config.cycle;
     TrainConfig {
@@ -224,6 +224,9 @@ fn train_model<B: AutodiffBackend>(
                 claimed: None,
                 certified: None,
             }
+        }
+        Kind::GpBilipnet | Kind::GpSngp => {
+            return Err(Error::config(&config.name, "belongs to the experiment moons"));
         }
         Kind::IResnet | Kind::IDensenet => {
             let bounds = bounds_mode(config)?;

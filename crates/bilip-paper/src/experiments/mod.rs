@@ -2,6 +2,7 @@
 
 mod fit;
 mod inverse;
+mod moons;
 mod parametric;
 mod rosenbrock;
 mod rosenbrock20;
@@ -21,6 +22,7 @@ pub(crate) fn shipped(name: &str) -> Option<&'static str> {
         "rosenbrock-sine" => include_str!("../../configs/rosenbrock-sine.toml"),
         "parametric" => include_str!("../../configs/parametric.toml"),
         "rosenbrock20" => include_str!("../../configs/rosenbrock20.toml"),
+        "moons" => include_str!("../../configs/moons.toml"),
         _ => return None,
     })
 }
@@ -32,6 +34,7 @@ pub(crate) fn title(name: &str) -> &'static str {
         "rosenbrock-sine" => "Rosenbrock plus sine: one global among many local minima",
         "parametric" => "A minimum that moves with a parameter",
         "rosenbrock20" => "Twenty dimensions: the distortion as a regulariser",
+        "moons" => "Two moons: knowing what is not known",
         "solver" => "Computing the minimum: gap against steps",
         _ => "Inverting a layer: error against steps",
     }
@@ -52,6 +55,7 @@ pub(crate) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
         "rosenbrock" | "rosenbrock-sine" => rosenbrock::run(experiment, job),
         "parametric" => parametric::run(experiment, job),
         "rosenbrock20" => rosenbrock20::run(experiment, job),
+        "moons" => moons::run(experiment, job),
         other => Err(Error::config(other, "has no jobs")),
     }
 }
@@ -63,6 +67,7 @@ pub(crate) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
         "rosenbrock" | "rosenbrock-sine" => rosenbrock::finish(experiment, result),
         "parametric" => parametric::finish(experiment, result),
         "rosenbrock20" => rosenbrock20::finish(experiment, result),
+        "moons" => moons::finish(experiment, result),
         "solver" => solver::finish(experiment, result),
         _ => inverse::finish(experiment, result),
     }
