@@ -597,7 +597,7 @@ fn experiments_run_in_their_short_version_and_make_a_page() {
         "{}",
         again.stderr
     );
-    assert!(place.ok("repro report --out out").contains("7 experiments"));
+    assert!(place.ok("repro report --out out").contains("8 experiments"));
     let page = place.read("out/report.html");
     for part in ["<svg", "rosenbrock20", "published", "bilip repro step"] {
         assert!(page.contains(part), "{part}");

@@ -39,9 +39,12 @@ fn grid(side: usize) -> Vec<f64> {
         .collect()
 }
 
+/// What the head sees of rows.
+type Hidden = Box<dyn Fn(&[f64]) -> Vec<f64>>;
+
 /// A trained model as numbers: what its head sees of rows, and the head.
 struct Trained {
-    hidden: Box<dyn Fn(&[f64]) -> Vec<f64>>,
+    hidden: Hidden,
     head: GpHead,
     claimed: Bounds,
     certified: Option<Bounds>,
@@ -116,7 +119,6 @@ impl OnDevice for Work<'_> {
 
 impl Work<'_> {
     /// Trains, computes the posterior, and measures the slopes of the feature map.
-    #[allow(clippy::type_complexity)]
     fn finish<B, M>(&self, net: GpNet<B, M>, device: &B::Device) -> Result<(GpNet<B, M>, Trained)>
     where
         B: AutodiffBackend,
