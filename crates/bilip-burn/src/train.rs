@@ -187,7 +187,8 @@ struct State {
 /// Trains a model on a table, validating on another where there is one.
 ///
 /// Two runs with the same model, table and settings on the same machine give the same numbers, bit for bit, whether or
-/// not one of them was stopped and resumed from a checkpoint.
+/// not one of them was stopped and resumed from a checkpoint. Dropout is the exception: its random numbers are the
+/// backend's own.
 ///
 /// # Errors
 /// On settings out of range, tables that do not fit the model, files that cannot be written, and a loss that is no
