@@ -191,6 +191,58 @@ impl<B: Backend> RandomFeatureGp<B> {
     }
 }
 
+impl<B: Backend> RandomFeatureGp<B> {
+    /// The head with its posterior given rows of its inputs: for classes, Laplace's approximation with weights p(1 − p) of the most probable class; for numbers, that
+    /// of Gaussian noise of variance `ridge`.
+    ///
+    /// # Errors
+    /// On a ridge or momentum out of range, and when a number is not finite.
+    pub fn posterior(&self, h: &[f64], loss: Loss, ridge: f64, accumulation: Accumulation) -> Result<GpHead> {
+        let features = self.features()?;
+        let prior = PosteriorPrecision::new(features.count(), ridge)?;
+        // Before any data the head is good for its means alone.
+        let head = self.freeze(&prior)?;
+        let width = features.inputs();
+        let all = h.len() as f64 / width as f64;
+        let (batch, momentum) = match accumulation {
+            Accumulation::Exact => (2_048, None),
+            Accumulation::Momentum { momentum, batch } => {
+                if !(0.0..1.0).contains(&momentum) {
+                    return Err(Error::setting(
+                        "momentum",
+                        momentum,
+                        "must be at least 0 and below 1",
+                    ));
+                }
+                if batch == 0 {
+                    return Err(Error::setting("batch", batch, "must be at least 1"));
+                }
+                (batch, Some(momentum))
+            }
+        };
+        let mut precision = prior;
+        for block in h.chunks(batch * width) {
+            let rows = block.len() / width;
+            let mut weights = match loss {
+                Loss::HalfMse => vec![1.0; rows],
+                Loss::CrossEntropy => head
+                    .probabilities(block, 0.0)?
+                    .chunks_exact(head.outputs())
+                    .map(|row| row.iter().copied().fold(0.0, f64::max))
+                    .map(|p| p * (1.0 - p))
+                    .collect(),
+            };
+            if let Some(momentum) = momentum {
+                precision.fade(momentum)?;
+                let share = (1.0 - momentum) * all / rows as f64;
+                weights.iter_mut().for_each(|w| *w *= share);
+            }
+            precision.add(&features.features(block)?, &weights)?;
+        }
+        self.freeze(&precision)
+    }
+}
+
 /// How the precision of a posterior is summed up over the batches of a pass through the data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Accumulation {
@@ -288,8 +340,7 @@ impl<B: Backend, M: Module<B> + Predict<B>> GpNet<B, M> {
         in_blocks(h, columns, device, |h| self.net.predict(h, None))
     }
 
-    /// The head with its posterior given a table: for classes, Laplace's approximation with weights p(1 − p) of the most probable class; for numbers, that of
-    /// Gaussian noise of variance `ridge`.
+    /// The head with its posterior given a table, as [`RandomFeatureGp::posterior`].
     ///
     /// # Errors
     /// On a ridge or momentum out of range, and when a number is not finite.
@@ -301,49 +352,13 @@ impl<B: Backend, M: Module<B> + Predict<B>> GpNet<B, M> {
         accumulation: Accumulation,
         device: &B::Device,
     ) -> Result<GpHead> {
-        let features = self.head.features()?;
-        let count = features.count();
-        let prior = PosteriorPrecision::new(count, ridge)?;
-        // Before any data the head is good for its means alone.
-        let head = self.head.freeze(&prior)?;
         let h = self.hidden_rows(table.inputs(), table.columns().0, device);
-        let width = h.len() / table.rows();
-        let (batch, momentum) = match accumulation {
-            Accumulation::Exact => (2_048, None),
-            Accumulation::Momentum { momentum, batch } => {
-                if !(0.0..1.0).contains(&momentum) {
-                    return Err(Error::setting(
-                        "momentum",
-                        momentum,
-                        "must be at least 0 and below 1",
-                    ));
-                }
-                if batch == 0 {
-                    return Err(Error::setting("batch", batch, "must be at least 1"));
-                }
-                (batch, Some(momentum))
-            }
-        };
-        let mut precision = prior;
-        for block in h.chunks(batch * width) {
-            let rows = block.len() / width;
-            let mut weights = match loss {
-                Loss::HalfMse => vec![1.0; rows],
-                Loss::CrossEntropy => head
-                    .probabilities(block, 0.0)?
-                    .chunks_exact(head.outputs())
-                    .map(|row| row.iter().copied().fold(0.0, f64::max))
-                    .map(|p| p * (1.0 - p))
-                    .collect(),
-            };
-            if let Some(momentum) = momentum {
-                precision.fade(momentum)?;
-                let share = (1.0 - momentum) * table.rows() as f64 / rows as f64;
-                weights.iter_mut().for_each(|w| *w *= share);
-            }
-            precision.add(&features.features(block)?, &weights)?;
-        }
-        self.head.freeze(&precision)
+        self.head.posterior(&h, loss, ridge, accumulation)
+    }
+
+    /// The head.
+    pub fn head(&self) -> &RandomFeatureGp<B> {
+        &self.head
     }
 }
 

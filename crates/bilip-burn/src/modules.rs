@@ -12,6 +12,7 @@ use crate::bounds::{BoundsMode, LayerBounds, vector};
 use crate::error::{Error, Result};
 use crate::kernel::monlip::Layout;
 use crate::ops;
+use crate::portable;
 
 /// Settings of a [`MonLip`] layer.
 #[derive(Clone, Debug)]
@@ -184,10 +185,7 @@ impl<B: Backend> MonLip<B> {
     /// # Shapes
     /// `[batch, n] → [batch, n]`
     pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        let bias = match &self.bias {
-            Some(bias) => bias.val(),
-            None => Tensor::zeros([1, self.hidden()], (&x.device(), x.dtype())),
-        };
+        let bias = self.bias(&x);
         self.forward_with_bias(x, bias)
     }
 
@@ -198,6 +196,25 @@ impl<B: Backend> MonLip<B> {
     pub fn forward_with_bias(&self, x: Tensor<B, 2>, bias: Tensor<B, 2>) -> Tensor<B, 2> {
         let bounds = self.bounds.tensor(&x.device(), x.dtype());
         ops::monlip(x, self.phi.val(), bounds, bias, &self.layout)
+    }
+
+    /// As [`forward`](Self::forward), with other rows of Q: the first that each hidden layer takes.
+    pub(crate) fn forward_with_rows_of_q(&self, x: Tensor<B, 2>, rows: &[usize]) -> Tensor<B, 2> {
+        let bounds = self.bounds.tensor(&x.device(), x.dtype());
+        let bias = self.bias(&x);
+        portable::monlip_with(x, self.phi.val(), bounds, bias, &self.layout, rows)
+    }
+
+    /// The hidden widths.
+    pub(crate) fn units(&self) -> &[usize] {
+        &self.layout.units
+    }
+
+    fn bias(&self, x: &Tensor<B, 2>) -> Tensor<B, 2> {
+        match &self.bias {
+            Some(bias) => bias.val(),
+            None => Tensor::zeros([1, self.hidden()], (&x.device(), x.dtype())),
+        }
     }
 }
 

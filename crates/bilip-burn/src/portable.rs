@@ -89,6 +89,18 @@ pub(crate) fn monlip<B: Backend>(
     bias: Tensor<B, 2>,
     layout: &Arc<Layout>,
 ) -> Tensor<B, 2> {
+    monlip_with(x, phi, bounds, bias, layout, &layout.offsets)
+}
+
+/// The same with the first row of Q that each hidden layer takes.
+pub(crate) fn monlip_with<B: Backend>(
+    x: Tensor<B, 2>,
+    phi: Tensor<B, 1>,
+    bounds: Tensor<B, 1>,
+    bias: Tensor<B, 2>,
+    layout: &Arc<Layout>,
+    rows_of_q: &[usize],
+) -> Tensor<B, 2> {
     let (n, m) = (layout.n, layout.hidden());
     let part = |range: std::ops::Range<usize>| phi.clone().slice(range);
     let one = |at: usize| part(at..at + 1);
@@ -110,7 +122,7 @@ pub(crate) fn monlip<B: Backend>(
         let j = cayley(free, one(layout.gain_ab.start + k));
         // J = [Aᵀ; Bᵀ].
         let at = j.clone().slice([0..width, 0..width]);
-        let q_k = q.clone().slice([offset..offset + width, 0..n]);
+        let q_k = q.clone().slice([rows_of_q[k]..rows_of_q[k] + width, 0..n]);
         let mut s = at.clone().transpose().matmul(q_k.clone());
         let mut v = bias.clone().slice([0..bias_rows, offset..offset + width]);
         if let Some(before) = &before {

@@ -32,17 +32,28 @@ pub fn eval(args: &args::Eval) -> Result<Outcome> {
     let p = model.parameters_at(args.at.at.as_deref(), Some(&table))?;
     let p = spread(p, model.parameters(), table.rows())?;
     let y = model.evaluate(&x, &p)?;
+    let names = model.targets();
+    let decisions: Option<Vec<String>> = model.classes().map(|classes| {
+        y.chunks_exact(names.len())
+            .map(|row| {
+                let likeliest = (0..classes.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
+                likeliest.map_or(String::new(), |k| classes[k].clone())
+            })
+            .collect()
+    });
     Output {
-        names: &model.targets(),
+        names: &names,
         values: &y,
-        single: model.single(),
+        // The process of a classifier is in double precision.
+        single: model.single() && decisions.is_none(),
+        words: decisions.as_deref().map(|d| ("class", d)),
     }
     .write(&args.output)?;
     Ok(Outcome::Done)
 }
 
 fn columns(table: &Table, variables: &Variables, model: &Loaded, what: &str) -> Result<Vec<f64>> {
-    table.matching(variables).with_context(|| {
+    table.matching(variables)?.with_context(|| {
         format!(
             "{}: the model has {} {what} ({}), the table {} columns of other names",
             model.shown,
@@ -89,6 +100,7 @@ pub fn invert(args: &args::Invert) -> Result<Outcome> {
         names: &model.inputs(),
         values: &inverse.x,
         single: false,
+        words: None,
     }
     .write(&args.output)?;
     if let Some(path) = &args.report {

@@ -67,6 +67,8 @@ pub enum ModelKind {
     Bilipnet,
     /// As many targets as inputs, one monotone layer
     Monlip,
+    /// One target of classes: an invertible feature map under a Gaussian process
+    Classifier,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -88,7 +90,7 @@ pub enum OptimizerName {
 #[derive(Args, Debug)]
 #[command(
     next_line_help = false,
-    after_help = "Bounds that you give hold in your units, for which all inputs share one factor; with --per-column, and when you give none, each column has its own and the bounds are those of the standardised variables. The report is in your units always.\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors"
+    after_help = "Bounds that you give hold in your units, for which all inputs share one factor; with --per-column, and when you give none, each column has its own and the bounds are those of the standardised variables. The report is in your units always. Those of a classifier are always of the standardised variables: how much its features stretch distances [default: 0.5 to 2].\n\nExamples:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
 )]
 pub struct Fit {
     /// Table: .csv (with a header or not), .npy, or - for CSV on standard input
@@ -103,7 +105,7 @@ pub struct Fit {
     #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
     pub params: Vec<String>,
     /// Kind of model
-    #[arg(long, value_enum, default_value_t = ModelKind::Plnet, hide_possible_values = true, value_name = "plnet|bilipnet|monlip")]
+    #[arg(long, value_enum, default_value_t = ModelKind::Plnet, hide_possible_values = true, value_name = "plnet|bilipnet|monlip|classifier")]
     pub model: ModelKind,
     /// Inverse-Lipschitz bound; with --nu or --tau
     #[arg(long, allow_negative_numbers = true)]
@@ -137,6 +139,15 @@ pub struct Fit {
         value_name = "POINT"
     )]
     pub minimum: Option<Vec<f64>>,
+    /// Dimension of a classifier's feature map [default: the inputs, at least 8]
+    #[arg(long, value_name = "COUNT")]
+    pub width: Option<usize>,
+    /// Random features of a classifier's Gaussian process [default: 1024]
+    #[arg(long, value_name = "COUNT")]
+    pub features: Option<usize>,
+    /// Length scale of its kernel, in standard deviations of the inputs [default: sqrt(inputs/2)]
+    #[arg(long, allow_negative_numbers = true, value_name = "LENGTH")]
+    pub length_scale: Option<f64>,
     /// Scale every input by its own factor even though bounds are given
     #[arg(long, conflicts_with = "no_standardize")]
     pub per_column: bool,

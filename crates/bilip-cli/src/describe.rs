@@ -94,6 +94,16 @@ fn layers<T: Real>(network: &Network<T>) -> (Vec<String>, usize) {
         Network::PlNet(f) => net(f.net()),
         Network::PartialBiLipNet(g) => partial(g),
         Network::PartialPlNet(f) => partial(f.net()),
+        Network::Classifier(c) => {
+            let (mut text, mut count) = net(c.net());
+            let d = c.head().features().count();
+            text.push(format!(
+                "Gaussian process: {d} random features, {} classes",
+                c.classes()
+            ));
+            count += d * (c.net().dim() + 1 + c.classes()) + c.classes() + d * (d + 1) / 2;
+            (text, count)
+        }
         _ => (Vec::new(), 0),
     }
 }

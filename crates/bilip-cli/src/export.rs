@@ -58,7 +58,8 @@ fn weights(model: &Loaded, folder: &Path, extension: &str) -> Result<()> {
         Output {
             names: &names,
             values: &values,
-            single: model.single(),
+            single: view.dtype() == safetensors::Dtype::F32,
+            words: None,
         }
         .write(&folder.join(format!("{name}.{extension}")))?;
     }

@@ -5,10 +5,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use bilip::faer::Mat;
-use bilip::{BiLipNet, Bounds, InverseOptions, Mlp, Model, Network, Real, Rng, write_file};
+use bilip::{
+    BiLipNet, BiLipschitz, Bounds, Certificate, InverseOptions, Mlp, Model, Network, Real, Rng, metrics,
+    write_file,
+};
 use bilip_burn::{
-    Adam, BiLipNetConfig, BoundsMode, MonLip, MonLipConfig, OnDevice, OptimizerKind, OrthogonalKind,
-    PartialConfig, PartialPlNet, PlNet, Predict, Schedule, TrainConfig, Trained, data, train,
+    Accumulation, Adam, BiLipNetConfig, BoundsMode, GpConfig, GpNet, Loss, MonLip, MonLipConfig, OnDevice,
+    OptimizerKind, OrthogonalKind, PartialConfig, PartialPlNet, PlNet, Predict, Schedule, TrainConfig,
+    Trained, data, train,
 };
 use burn::module::AutodiffModule;
 use burn::tensor::backend::AutodiffBackend;
@@ -33,6 +37,19 @@ const DEFAULT_BLOCKS: usize = 2;
 /// The distortion when nothing is said of the bounds.
 const DEFAULT_DISTORTION: f64 = 100.0;
 
+/// How much a classifier's features may shrink and stretch distances when nothing is said of it.
+const CLASSIFIER_BOUNDS: (f64, f64) = (0.5, 2.0);
+
+/// Settings of a classifier's process when nothing is said of them.
+const DEFAULT_FEATURES: usize = 1_024;
+const LEAST_WIDTH: usize = 8;
+
+/// The ridge of the Laplace approximation.
+const RIDGE: f64 = 1.0;
+
+/// Bins of the calibration error.
+const BINS: usize = 15;
+
 /// What the table gives, in standardised variables.
 struct Prepared {
     inputs: Vec<String>,
@@ -45,6 +62,8 @@ struct Prepared {
     ranges: Vec<(f64, f64)>,
     training: data::Table,
     validation: Option<data::Table>,
+    /// The names of the classes, for a classifier.
+    classes: Vec<String>,
     /// Rows of training and validation in the user's units: x, p, y.
     raw: [[Vec<f64>; 3]; 2],
 }
@@ -59,7 +78,7 @@ pub fn run(args: &args::Fit) -> Result<Outcome> {
     }
     let table = Table::read(&args.data)?;
     let prepared = prepare(args, &table)?;
-    check_parameters(args, prepared.inputs.len())?;
+    check_parameters(args, width(args, prepared.inputs.len()))?;
     let folder = &Folder::new(args, &table);
     let clock = Instant::now();
     let mut fitted = args.device.run(Work {
@@ -145,6 +164,30 @@ fn check_sizes(args: &args::Fit) -> Result<()> {
         !args.per_column || args.model != ModelKind::Monlip,
         "--per-column: a monotone layer needs one factor for all columns"
     );
+    let classifier = args.model == ModelKind::Classifier;
+    ensure!(
+        !classifier || args.params.is_empty(),
+        "--params: a classifier has none"
+    );
+    for (name, given) in [
+        ("--width", args.width.is_some()),
+        ("--features", args.features.is_some()),
+        ("--length-scale", args.length_scale.is_some()),
+    ] {
+        ensure!(classifier || !given, "{name}: only for --model classifier");
+    }
+    if let Some(length) = args.length_scale {
+        ensure!(
+            length > 0.0 && length.is_finite(),
+            "--length-scale {length}: must be positive"
+        );
+    }
+    if let Some(features) = args.features {
+        ensure!(
+            (1..=8_192).contains(&features),
+            "--features {features}: must lie between 1 and 8192"
+        );
+    }
     if args.minimum.is_some() {
         ensure!(
             args.model == ModelKind::Plnet && args.params.is_empty(),
@@ -199,10 +242,12 @@ fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
         "no columns are left for the inputs; the table has {}",
         table.columns()
     );
+    let classifier = args.model == ModelKind::Classifier;
     match args.model {
-        ModelKind::Plnet => ensure!(
+        ModelKind::Plnet | ModelKind::Classifier => ensure!(
             targets.len() == 1,
-            "--target: a plnet has one target, not {}",
+            "--target: a {} has one target, not {}",
+            if classifier { "classifier" } else { "plnet" },
             targets.len()
         ),
         _ => ensure!(
@@ -226,15 +271,18 @@ fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
     );
     let names = |columns: &[usize]| columns.iter().map(|k| table.name(*k)).collect::<Vec<_>>();
     let (input_names, parameter_names, target_names) = (names(&inputs), names(&parameters), names(&targets));
-    let (x, p, y) = (
-        table.select(&inputs),
-        table.select(&parameters),
-        table.select(&targets),
-    );
+    let (y, classes) = match classifier {
+        true => table.classes(targets[0])?,
+        false => (table.select(&targets)?, Vec::new()),
+    };
+    if classifier {
+        check_classes(args, &target_names[0], &classes, table.rows(), inputs.len())?;
+    }
+    let (x, p) = (table.select(&inputs)?, table.select(&parameters)?);
 
     // Scales and bounds.
     let given = args.mu.is_some() || args.nu.is_some();
-    let in_user_units = (given || args.tau.is_some()) && !args.per_column;
+    let in_user_units = (given || args.tau.is_some()) && !args.per_column && !classifier;
     let potential = args.model == ModelKind::Plnet;
     let (mut standard_x, mut standard_y) = if args.no_standardize {
         (
@@ -244,7 +292,10 @@ fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
     } else {
         (
             Standard::of(&x, &input_names, "input")?,
-            Standard::of(&y, &target_names, "target")?,
+            match classifier {
+                true => Standard::identity(1),
+                false => Standard::of(&y, &target_names, "target")?,
+            },
         )
     };
     // Bounds in the user's units and monotone layers need one factor for all columns.
@@ -261,6 +312,9 @@ fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
         Standard::of(&p, &parameter_names, "parameter")?
     };
     let bounds = match (given, args.tau) {
+        (false, None) if classifier => {
+            BoundsMode::Fixed(Bounds::new(CLASSIFIER_BOUNDS.0, CLASSIFIER_BOUNDS.1)?)
+        }
         (false, tau) => BoundsMode::Distortion(tau.unwrap_or(DEFAULT_DISTORTION)),
         (true, tau) => {
             let asked = Bounds::from_parts(args.mu, args.nu, tau).context("--mu, --nu, --tau")?;
@@ -301,10 +355,11 @@ fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
             rows_of(&y, targets.len(), rows),
         ]
     };
+    let width = width(args, inputs.len());
     let standardized = |[x, p, y]: &[Vec<f64>; 3]| {
         data::Table::with_parameters(
-            standard_x.apply(x),
-            inputs.len(),
+            padded(&standard_x.apply(x), inputs.len(), width),
+            width,
             standard_p.apply(p),
             parameters.len(),
             standard_y.apply(y),
@@ -336,8 +391,50 @@ fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
         y: standard_y,
         bounds,
         ranges,
+        classes,
         raw,
     })
+}
+
+/// Refuses a column that is not one of classes, before any work is done.
+fn check_classes(args: &args::Fit, name: &str, classes: &[String], rows: usize, inputs: usize) -> Result<()> {
+    ensure!(
+        classes.len() >= 2,
+        "--target: all rows of {name} are of one class ({}); there is nothing to tell apart",
+        classes[0]
+    );
+    // More rows of each class than one on average, or it is a column of measurements.
+    ensure!(
+        classes.len() <= 1_000 && 2 * classes.len() <= rows,
+        "--target: {name} has {} different values in {rows} rows, too many for classes",
+        classes.len()
+    );
+    if let Some(width) = args.width {
+        ensure!(
+            width >= inputs,
+            "--width {width}: the feature map cannot be narrower than the {inputs} inputs"
+        );
+    }
+    Ok(())
+}
+
+/// Dimension of the network: that of the inputs, except for classifiers, whose feature map may have room to unfold.
+fn width(args: &args::Fit, inputs: usize) -> usize {
+    match args.model {
+        ModelKind::Classifier => args.width.unwrap_or(inputs.max(LEAST_WIDTH)),
+        _ => inputs,
+    }
+}
+
+/// Rows with zeros after them.
+fn padded(x: &[f64], columns: usize, width: usize) -> Vec<f64> {
+    x.chunks_exact(columns)
+        .flat_map(|row| {
+            row.iter()
+                .copied()
+                .chain(std::iter::repeat_n(0.0, width - columns))
+        })
+        .collect()
 }
 
 fn layer_config(args: &args::Fit, prepared: &Prepared) -> MonLipConfig {
@@ -345,7 +442,7 @@ fn layer_config(args: &args::Fit, prepared: &Prepared) -> MonLipConfig {
         activation: args.activation,
         general: args.general,
         seed: args.seed,
-        ..MonLipConfig::new(prepared.inputs.len(), &args.hidden, prepared.bounds)
+        ..MonLipConfig::new(width(args, prepared.inputs.len()), &args.hidden, prepared.bounds)
     }
 }
 
@@ -476,6 +573,25 @@ fn train_model<B: AutodiffBackend>(
                 |m| freeze_plnet::<_, f64>(m, prepared, minimum),
             )?
         }
+        (ModelKind::Classifier, _) => {
+            let inputs = prepared.inputs.len();
+            let config = GpConfig {
+                features: args.features.unwrap_or(DEFAULT_FEATURES),
+                length_scale: args.length_scale.unwrap_or((inputs as f64 / 2.0).sqrt()),
+                orthogonal: true,
+                seed: args.seed,
+                ..GpConfig::new(width(args, inputs), prepared.classes.len())
+            };
+            let net = net_config(args, prepared).init::<B>(device)?;
+            let model = GpNet::new(net, config.init::<B>(device)?);
+            let trained = fit(model, args, prepared, folder)?;
+            store(
+                args.precision,
+                &trained,
+                |m| freeze_classifier::<_, f32>(m, prepared),
+                |m| freeze_classifier::<_, f64>(m, prepared),
+            )?
+        }
         (kind, false) => {
             let config = PartialConfig {
                 net: net_config(args, prepared),
@@ -538,6 +654,10 @@ where
         checkpoint_every: (args.epochs / 50).clamp(1, 20),
         metrics: args.metrics.clone(),
         progress: true,
+        loss: match args.model {
+            ModelKind::Classifier => Loss::CrossEntropy,
+            _ => Loss::HalfMse,
+        },
         ..Default::default()
     };
     folder.open(args.resume)?;
@@ -623,6 +743,32 @@ fn freeze_monlip<B: AutodiffBackend, T: Real>(model: &MonLip<B>, prepared: &Prep
     Ok(Network::MonLip(layer.with_hidden_bias(bias)?))
 }
 
+/// A classifier in the user's units, its posterior that of the numbers as they are stored.
+fn freeze_classifier<B: AutodiffBackend, T: Real>(
+    model: &GpNet<B, bilip_burn::BiLipNet<B>>,
+    prepared: &Prepared,
+) -> Result<Network<T>> {
+    let net = model.net().freeze::<T>()?;
+    let (inputs, width) = (prepared.inputs.len(), net.dim());
+    // What pads the inputs is zero before and after, and takes a factor that is there already.
+    let mut padded_x = prepared.x.clone();
+    padded_x.center.resize(width, 0.0);
+    padded_x.scale.resize(width, prepared.x.scale[0]);
+    let net = net.with_scalings(padded_x.forward()?, None)?;
+    let rows: Vec<T> = padded(&prepared.raw[0][0], inputs, width)
+        .iter()
+        .map(|v| T::round_from(*v))
+        .collect();
+    let h: Vec<f64> = net.forward(&rows)?.iter().map(|v| v.as_f64()).collect();
+    let head = model
+        .head()
+        .posterior(&h, Loss::CrossEntropy, RIDGE, Accumulation::Exact)?;
+    let factor = bilip::Classifier::<T>::FACTOR;
+    Ok(Network::Classifier(bilip::Classifier::new(
+        net, inputs, head, factor,
+    )?))
+}
+
 /// The offset of a potential in the user's units.
 fn offset(standardized: f64, prepared: &Prepared) -> f64 {
     prepared.y.scale[0] * standardized + prepared.y.center[0]
@@ -694,6 +840,9 @@ fn remember(fitted: &mut Fitted, args: &args::Fit, prepared: &Prepared) -> Resul
     if !prepared.parameters.is_empty() {
         note("parameters", serde_json::to_string(&prepared.parameters)?);
     }
+    if !prepared.classes.is_empty() {
+        note("classes", serde_json::to_string(&prepared.classes)?);
+    }
     note("input_ranges", serde_json::to_string(&prepared.ranges)?);
     note("data", data.to_string_lossy().into_owned());
     note(
@@ -744,6 +893,9 @@ fn report(
     parameters: usize,
     seconds: f64,
 ) -> Result<Outcome> {
+    if !prepared.classes.is_empty() {
+        return report_classes(args, model, prepared, parameters, seconds);
+    }
     let training = quality(model, &prepared.raw[0])?;
     let validation = quality(model, &prepared.raw[1])?;
     let certificate = model.model.certificate();
@@ -788,23 +940,104 @@ fn report(
             }
             text += "\n";
         }
-        let verdict = if certificate.holds() {
-            "proved"
-        } else {
-            "NOT PROVED"
-        };
-        text += &format!(
-            "bounds     mu = {}, nu = {} in your units (distortion {}): {verdict}\n",
-            apply::down(certificate.mu(), 4),
-            apply::up(certificate.nu(), 4),
-            short(certificate.nu() / certificate.mu())
-        );
+        text += &bounds_line(&certificate);
         if let Some(pl) = certificate.pl_constant() {
             text += &format!("           Polyak-Lojasiewicz constant {}\n", apply::down(pl, 4));
         }
         if let Some(minimum) = &minimum {
             text += &apply::describe(model, minimum);
         }
+        text += &format!("written to {}\n", args.output.display());
+        print(&text)?;
+    }
+    Ok(match certificate.holds() {
+        true => Outcome::Done,
+        false => Outcome::NotMet,
+    })
+}
+
+fn bounds_line(certificate: &Certificate) -> String {
+    format!(
+        "bounds     mu = {}, nu = {} in your units (distortion {}): {}\n",
+        apply::down(certificate.mu(), 4),
+        apply::up(certificate.nu(), 4),
+        short(certificate.nu() / certificate.mu()),
+        if certificate.holds() {
+            "proved"
+        } else {
+            "NOT PROVED"
+        }
+    )
+}
+
+/// How good a classifier is on rows, by name; empty without rows.
+fn class_quality(
+    model: &Loaded,
+    [x, _, y]: &[Vec<f64>; 3],
+    classes: usize,
+) -> Result<Vec<(&'static str, f64)>> {
+    if y.is_empty() {
+        return Ok(Vec::new());
+    }
+    let labels: Vec<usize> = y.iter().map(|v| *v as usize).collect();
+    let columns = classes + 1;
+    let values = model.evaluate(x, &[])?;
+    let p: Vec<f64> = values
+        .chunks_exact(columns)
+        .flat_map(|row| &row[..classes])
+        .copied()
+        .collect();
+    let uncertainty = values.iter().skip(classes).step_by(columns).sum::<f64>() / y.len() as f64;
+    Ok(vec![
+        ("accuracy", metrics::accuracy(&p, &labels)?),
+        ("nll", metrics::negative_log_likelihood(&p, &labels)?),
+        ("ece", metrics::calibration_error(&p, &labels, BINS)?),
+        ("uncertainty", uncertainty),
+    ])
+}
+
+fn report_classes(
+    args: &args::Fit,
+    model: &Loaded,
+    prepared: &Prepared,
+    parameters: usize,
+    seconds: f64,
+) -> Result<Outcome> {
+    let count = prepared.classes.len();
+    let training = class_quality(model, &prepared.raw[0], count)?;
+    let validation = class_quality(model, &prepared.raw[1], count)?;
+    let certificate = model.model.certificate();
+    if args.json {
+        let named = |q: &[(&str, f64)]| -> serde_json::Map<String, serde_json::Value> {
+            q.iter().map(|(k, v)| (k.to_string(), json!(v))).collect()
+        };
+        let summary = json!({
+            "kind": model.kind(),
+            "output": args.output,
+            "rows": prepared.training.rows(),
+            "held_out_rows": prepared.validation.as_ref().map_or(0, |t| t.rows()),
+            "parameters": parameters,
+            "seconds": seconds,
+            "classes": prepared.classes,
+            "train": named(&training),
+            "validation": named(&validation),
+            "certificate": certificate,
+        });
+        print(&(serde_json::to_string_pretty(&summary)? + "\n"))?;
+    } else {
+        let mut text = format!(
+            "classifier of {} inputs, {count} classes, {parameters} parameters, fitted to {} rows in {seconds:.1} s\n",
+            model.n(),
+            prepared.training.rows()
+        );
+        for (which, quality) in [("these rows", &training), ("held out", &validation)] {
+            if let [(_, accuracy), (_, nll), (_, ece), (_, uncertainty)] = quality[..] {
+                text += &format!(
+                    "{which:10} accuracy {accuracy:.4}, negative log likelihood {nll:.4}, calibration error {ece:.4}, mean uncertainty {uncertainty:.3}\n"
+                );
+            }
+        }
+        text += &bounds_line(&certificate);
         text += &format!("written to {}\n", args.output.display());
         print(&text)?;
     }

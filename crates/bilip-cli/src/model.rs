@@ -79,8 +79,35 @@ impl Loaded {
         }
     }
 
+    /// The names of the classes, if the model has classes.
+    pub fn classes(&self) -> Option<Vec<String>> {
+        fn of<T: Real>(network: &Network<T>) -> Option<usize> {
+            match network {
+                Network::Classifier(c) => Some(c.classes()),
+                _ => None,
+            }
+        }
+        let count = match &self.model.network {
+            Stored::F32(n) => of(n),
+            Stored::F64(n) => of(n),
+        };
+        count.map(|count| self.names("classes", count, "class ").names)
+    }
+
+    /// The column of classes that a classifier was fitted to, where it is known.
+    pub fn class_column(&self) -> Option<String> {
+        self.classes()?;
+        let text = self.model.provenance.get("targets")?;
+        serde_json::from_str::<Vec<String>>(text).ok()?.pop()
+    }
+
     /// Refuses a scalar where a map is needed.
     pub fn need_map(&self) -> Result<()> {
+        ensure!(
+            self.classes().is_none(),
+            "{}: a classifier has no inverse; bilip eval gives its probabilities",
+            self.shown
+        );
         ensure!(
             !self.is_potential(),
             "{}: a {} is a scalar and has no inverse; bilip minimize gives its minimum",
@@ -136,6 +163,14 @@ impl Loaded {
 
     /// What comes out.
     pub fn target_variables(&self) -> Variables {
+        if let Some(classes) = self.classes() {
+            // A probability for each class, and how even they are.
+            let names = classes.iter().map(|c| format!("p({c})"));
+            return Variables {
+                names: names.chain(["uncertainty".to_string()]).collect(),
+                unnamed: false,
+            };
+        }
         if self.is_potential() {
             self.names("targets", 1, "f")
         } else {
@@ -162,6 +197,12 @@ impl Loaded {
                 Network::PlNet(f) => f.value(&x)?,
                 Network::PartialBiLipNet(g) => g.forward(&x, &p)?,
                 Network::PartialPlNet(f) => f.value(&x, &p)?,
+                Network::Classifier(c) => {
+                    let probabilities = c.probabilities(&x)?;
+                    let uncertainty = bilip::metrics::uncertainty(&probabilities, c.classes())?;
+                    let rows = probabilities.chunks_exact(c.classes()).zip(uncertainty);
+                    return Ok(rows.flat_map(|(row, u)| row.iter().copied().chain([u])).collect());
+                }
                 _ => return Err(unknown()),
             };
             Ok(y.iter().map(|v| v.as_f64()).collect())
@@ -238,7 +279,7 @@ impl Loaded {
                     }
                     None => {
                         let table = Table::read(Path::new(text)).context("--at")?;
-                        table.matching(&variables).with_context(|| {
+                        table.matching(&variables)?.with_context(|| {
                             format!(
                                 "--at {text}: {} columns, but the model has {count} parameters ({})",
                                 table.columns(),
@@ -255,7 +296,8 @@ impl Loaded {
             }
             (_, None) => table
                 .filter(|t| names.iter().all(|n| (0..t.columns()).any(|k| t.name(k) == *n)))
-                .and_then(|t| t.matching(&variables))
+                .and_then(|t| t.matching(&variables).transpose())
+                .transpose()?
                 .with_context(|| {
                     format!(
                         "{}: a {} needs its parameters ({}): give them with --at",

@@ -4,8 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use bilip::faer::{Mat, MatRef, Scale};
 use bilip::{
-    Activation, BiLipNet, BiLipschitz, Mlp, MonLip, Network, PartialBiLipNet, Precision, Real, Scaling,
+    Activation, BiLipNet, BiLipschitz, Classifier, Mlp, MonLip, Network, PartialBiLipNet, Precision, Real,
+    Scaling,
 };
 use prost::Message;
 
@@ -347,8 +349,8 @@ impl Graph {
         h
     }
 
-    fn net<T: Real>(&mut self, g: &BiLipNet<T>, partial: Option<&PartialBiLipNet<T>>) -> String {
-        let mut x = "x".to_string();
+    fn net<T: Real>(&mut self, g: &BiLipNet<T>, x: &str, partial: Option<&PartialBiLipNet<T>>) -> String {
+        let mut x = x.to_string();
         if let Some(s) = g.input() {
             x = self.scaling(s, &x);
         }
@@ -371,6 +373,66 @@ impl Graph {
         x
     }
 
+    /// The sum of squares of every row, a column.
+    fn squares(&mut self, rows: &str) -> String {
+        let square = self.node("Mul", &[rows, rows], &[]);
+        self.count += 1;
+        let axis = format!("index_{}", self.count);
+        self.tensors.push(TensorProto {
+            dims: vec![1],
+            data_type: INT64,
+            name: axis.clone(),
+            raw_data: 1i64.to_le_bytes().to_vec(),
+        });
+        self.node("ReduceSum", &[&square, &axis], &[("keepdims", 1)])
+    }
+
+    /// Probabilities of the classes and, in the last column, the uncertainty.
+    fn classifier<T: Real>(&mut self, c: &Classifier<T>) -> String {
+        let narrow = |m: MatRef<'_, f64>| Mat::from_fn(m.nrows(), m.ncols(), |i, j| T::round_from(m[(i, j)]));
+        let numbers = |v: &[f64]| v.iter().map(|v| T::round_from(*v)).collect::<Vec<T>>();
+        let head = c.head();
+        let d = head.features().count();
+        // [I 0]: inputs padded with zeros; transposed like all matrices here.
+        let pad = Mat::from_fn(c.net().dim(), c.inputs(), |i, j| {
+            if i == j { T::one() } else { T::zero() }
+        });
+        let pad = self.transposed(pad.as_ref());
+        let x = self.node("MatMul", &["x", &pad], &[]);
+        let h = self.net(c.net(), &x, None);
+        let frequencies = self.transposed(narrow(head.features().frequencies()).as_ref());
+        let angle = self.node("MatMul", &[&h, &frequencies], &[]);
+        let phases = self.vector(&numbers(head.features().phases()));
+        let angle = self.node("Add", &[&angle, &phases], &[]);
+        let cosine = self.node("Cos", &[&angle], &[]);
+        // The features' factor goes into the matrices: as a node of its own, runtimes fuse it in single precision.
+        let scale = Scale((2.0 / d as f64).sqrt());
+        let weights = head.weights().transpose() * scale;
+        let weights = self.transposed(narrow(weights.as_ref()).as_ref());
+        let logits = self.node("MatMul", &[&cosine, &weights], &[]);
+        let bias = self.vector(&numbers(head.bias()));
+        let logits = self.node("Add", &[&logits, &bias], &[]);
+        // σ² = ‖L⁻¹φ‖².
+        let mut inverse = Mat::<f64>::identity(d, d) * scale;
+        head.factor().solve_lower_triangular_in_place(inverse.as_mut());
+        let inverse = self.transposed(narrow(inverse.as_ref()).as_ref());
+        let half = self.node("MatMul", &[&cosine, &inverse], &[]);
+        let variance = self.squares(&half);
+        let factor = self.constant::<T>(c.factor());
+        let spread = self.node("Mul", &[&variance, &factor], &[]);
+        let one = self.constant::<T>(1.0);
+        let spread = self.node("Add", &[&spread, &one], &[]);
+        let spread = self.node("Sqrt", &[&spread], &[]);
+        let logits = self.node("Div", &[&logits, &spread], &[]);
+        let p = self.node("Softmax", &[&logits], &[("axis", 1)]);
+        let sure = self.squares(&p);
+        let even = self.node("Sub", &[&one, &sure], &[]);
+        let classes = c.classes() as f64;
+        let share = self.constant::<T>(classes / (classes - 1.0));
+        let uncertainty = self.node("Mul", &[&even, &share], &[]);
+        self.node("Concat", &[&p, &uncertainty], &[("axis", 1)])
+    }
+
     /// `½Σ(G − center)² + offset`, a column.
     fn potential<T: Real>(&mut self, g: &str, center: Option<&[T]>, offset: f64) -> String {
         let g = match center {
@@ -380,16 +442,7 @@ impl Graph {
                 self.node("Sub", &[g, &center], &[])
             }
         };
-        let square = self.node("Mul", &[&g, &g], &[]);
-        self.count += 1;
-        let axis = format!("index_{}", self.count);
-        self.tensors.push(TensorProto {
-            dims: vec![1],
-            data_type: INT64,
-            name: axis.clone(),
-            raw_data: 1i64.to_le_bytes().to_vec(),
-        });
-        let sum = self.node("ReduceSum", &[&square, &axis], &[("keepdims", 1)]);
+        let sum = self.squares(&g);
         let half = self.constant::<T>(0.5);
         let value = self.node("Mul", &[&sum, &half], &[]);
         let offset = self.constant::<T>(offset);
@@ -430,23 +483,26 @@ pub fn encode<T: Real>(network: &Network<T>, metadata: &BTreeMap<String, String>
     let n = network.dim();
     let (y, columns, parameters) = match network {
         Network::MonLip(l) => (graph.monotone(l, "x", None), n, 0),
-        Network::BiLipNet(g) => (graph.net(g, None), n, 0),
+        Network::BiLipNet(g) => (graph.net(g, "x", None), n, 0),
         Network::PlNet(f) => {
-            let g = graph.net(f.net(), None);
+            let g = graph.net(f.net(), "x", None);
             let center = match f.minimizer() {
                 None => None,
                 Some(x) => Some(f.net().forward(x)?),
             };
             (graph.potential(&g, center.as_deref(), f.offset()), 1, 0)
         }
-        Network::PartialBiLipNet(g) => (graph.net(g.net(), Some(g)), n, g.parameters()),
+        Network::PartialBiLipNet(g) => (graph.net(g.net(), "x", Some(g)), n, g.parameters()),
         Network::PartialPlNet(f) => {
-            let g = graph.net(f.net().net(), Some(f.net()));
+            let g = graph.net(f.net().net(), "x", Some(f.net()));
             (
                 graph.potential::<T>(&g, None, f.offset()),
                 1,
                 f.net().parameters(),
             )
+        }
+        Network::Classifier(c) if !c.head().features().normalized_inputs() => {
+            (graph.classifier(c), c.classes() + 1, 0)
         }
         _ => {
             return Err(bilip::Error::ModelFile {

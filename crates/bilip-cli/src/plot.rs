@@ -50,11 +50,14 @@ pub fn run(args: &args::Plot) -> Result<Outcome> {
         Some(path) => {
             let table = Table::read(path)?;
             let x = table
-                .matching(&model.input_variables())
+                .matching(&model.input_variables())?
                 .with_context(|| format!("{}: not the columns of the model", path.display()))?;
-            let y = table
-                .matching(&model.target_variables())
-                .filter(|_| table.columns() > names.len());
+            let y = match model.class_column().and_then(|name| table.find(&name).ok()) {
+                Some(column) => Some(table.classes(column)?.0),
+                None => table
+                    .matching(&model.target_variables())?
+                    .filter(|_| table.columns() > names.len()),
+            };
             Some((x, y))
         }
     };
@@ -68,7 +71,7 @@ pub fn run(args: &args::Plot) -> Result<Outcome> {
         minimum: minimum.as_ref(),
         data: data.as_ref().map(|(x, y)| (x.as_slice(), y.as_deref())),
     };
-    let figure = match (model.is_potential(), axes.len()) {
+    let figure = match (model.is_potential() || model.classes().is_some(), axes.len()) {
         (true, 2) => picture.contours()?,
         (false, 2) => picture.image_of_grid()?,
         _ => picture.curves()?,
@@ -87,7 +90,7 @@ fn axes(args: &args::Plot, model: &Loaded) -> Result<Vec<usize>> {
     let names = model.inputs();
     let Some(given) = &args.axes else {
         // A map of more than two inputs is drawn along the first; a scalar over the first two.
-        let count = if model.is_potential() || model.n() == 2 {
+        let count = if model.is_potential() || model.classes().is_some() || model.n() == 2 {
             model.n().min(2)
         } else {
             1
@@ -110,7 +113,7 @@ fn axes(args: &args::Plot, model: &Loaded) -> Result<Vec<usize>> {
         "--axes: one or two different inputs"
     );
     ensure!(
-        axes.len() == 1 || model.is_potential() || model.n() == 2,
+        axes.len() == 1 || model.is_potential() || model.classes().is_some() || model.n() == 2,
         "--axes: a map of {} inputs is drawn along one",
         model.n()
     );
@@ -210,6 +213,7 @@ impl Picture<'_> {
         }
     }
 
+    /// The value of a scalar, or the uncertainty of a classifier, over two axes.
     fn contours(&self) -> Result<Figure> {
         let points: Vec<Vec<f64>> = (0..GRID * GRID)
             .map(|k| {
@@ -219,16 +223,33 @@ impl Picture<'_> {
                 ]
             })
             .collect();
-        let values = self.values(&points)?;
-        let target = &self.model.targets()[0];
+        let targets = self.model.targets();
+        // The only one, or the last after the probabilities.
+        let target = &targets[targets.len() - 1];
+        let values: Vec<f64> = self
+            .values(&points)?
+            .into_iter()
+            .skip(targets.len() - 1)
+            .step_by(targets.len())
+            .collect();
+        let classes = self.model.classes();
         let [a, b] = [self.axes[0], self.axes[1]];
         let title = format!("{target}{}", self.fixed());
         let mut panel = Panel::new(title, &self.names[a], &self.names[b])
             .x_range(self.ranges[0].0, self.ranges[0].1)
             .y_range(self.ranges[1].0, self.ranges[1].1);
-        let all = levels(&values, 14);
+        let all = match classes {
+            Some(_) => (0..=10).map(|k| f64::from(k) / 10.0).collect(),
+            None => levels(&values, 14),
+        };
         panel.push(Mark::contours(values, GRID, all));
-        if let Some((x, _)) = self.data {
+        if let (Some(classes), Some((x, Some(y)))) = (&classes, self.data) {
+            for (k, class) in classes.iter().enumerate() {
+                let rows = x.chunks_exact(self.names.len()).zip(y);
+                let points = rows.filter(|(_, y)| **y == k as f64).map(|(r, _)| (r[a], r[b]));
+                panel.push(Mark::points(points.collect(), k + 1).labelled(class.clone()));
+            }
+        } else if let Some((x, _)) = self.data {
             let points = x.chunks_exact(self.names.len()).map(|r| (r[a], r[b])).collect();
             panel.push(Mark::points(points, 7).labelled("data"));
         }

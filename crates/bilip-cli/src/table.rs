@@ -1,12 +1,14 @@
 //! Tables of numbers: CSV and NumPy, files and standard streams.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use bilip::write_file;
 
-/// Rows of finite numbers.
+/// Rows of finite numbers; columns with other cells are an error only where they are needed as numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     /// Where it came from, for messages.
@@ -16,6 +18,16 @@ pub struct Table {
     columns: usize,
     /// Row-major.
     values: Vec<f64>,
+    /// Columns that are not all numbers.
+    words: BTreeMap<usize, Words>,
+}
+
+/// A column with cells that are not numbers.
+#[derive(Clone, Debug, PartialEq)]
+struct Words {
+    cells: Vec<String>,
+    /// What is wrong with the first of them.
+    reason: String,
 }
 
 impl Table {
@@ -58,32 +70,82 @@ impl Table {
     }
 
     /// Some of the columns, row-major.
-    pub fn select(&self, columns: &[usize]) -> Vec<f64> {
-        self.values
+    ///
+    /// # Errors
+    /// When a cell of them is not a finite number.
+    pub fn select(&self, columns: &[usize]) -> Result<Vec<f64>> {
+        if let Some(words) = columns.iter().find_map(|c| self.words.get(c)) {
+            bail!("{}", words.reason);
+        }
+        Ok(self
+            .values
             .chunks_exact(self.columns)
             .flat_map(|row| columns.iter().map(|c| row[*c]))
-            .collect()
+            .collect())
+    }
+
+    /// A column as classes: the class of every row, and the classes' names in order.
+    ///
+    /// # Errors
+    /// When a cell is empty.
+    pub fn classes(&self, column: usize) -> Result<(Vec<f64>, Vec<String>)> {
+        let cells = match self.words.get(&column) {
+            Some(words) => {
+                ensure!(
+                    words.cells.iter().all(|cell| !cell.is_empty()),
+                    "{}, column {}: there are empty cells; fill them or leave the rows out",
+                    self.source,
+                    self.name(column)
+                );
+                words.cells.clone()
+            }
+            None => self.select(&[column])?.iter().map(f64::to_string).collect(),
+        };
+        let mut names = cells.clone();
+        // Numbers by size, words by letter.
+        let number = |name: &String| name.parse::<f64>().unwrap_or(f64::INFINITY);
+        names.sort_by(|a, b| number(a).total_cmp(&number(b)).then_with(|| a.cmp(b)));
+        names.dedup();
+        let rows = cells
+            .iter()
+            .map(|cell| {
+                names
+                    .iter()
+                    .position(|n| n == cell)
+                    .map_or(f64::NAN, |k| k as f64)
+            })
+            .collect();
+        Ok((rows, names))
     }
 
     /// The columns of a model's variables, or `None` when they are not there.
     ///
     /// A header must have their names, unless the model has none of its own; without a header all columns are taken in
     /// order, or those whose numbers the model knows.
-    pub fn matching(&self, variables: &Variables) -> Option<Vec<f64>> {
+    ///
+    /// # Errors
+    /// When a cell of them is not a finite number.
+    pub fn matching(&self, variables: &Variables) -> Result<Option<Vec<f64>>> {
+        self.places(variables)
+            .map(|columns| self.select(&columns))
+            .transpose()
+    }
+
+    fn places(&self, variables: &Variables) -> Option<Vec<usize>> {
         let names = &variables.names;
-        let in_order = || (self.columns == names.len()).then(|| self.values.clone());
+        let in_order = || (self.columns == names.len()).then(|| (0..self.columns).collect());
         match &self.names {
             Some(header) => {
                 let found: Option<Vec<usize>> =
                     names.iter().map(|n| header.iter().position(|h| h == n)).collect();
                 match found {
-                    Some(found) => Some(self.select(&found)),
+                    Some(found) => Some(found),
                     None if variables.unnamed => in_order(),
                     None => None,
                 }
             }
             None => in_order().or_else(|| {
-                let numbers: Option<Vec<usize>> = names
+                names
                     .iter()
                     .map(|n| {
                         n.parse::<usize>()
@@ -91,8 +153,7 @@ impl Table {
                             .checked_sub(1)
                             .filter(|k| *k < self.columns)
                     })
-                    .collect();
-                numbers.map(|columns| self.select(&columns))
+                    .collect()
             }),
         }
     }
@@ -103,6 +164,8 @@ impl Table {
             .flat_map(|k| (self.name(k) + ",").into_bytes())
             .collect();
         bytes.extend(self.values.iter().flat_map(|v| v.to_le_bytes()));
+        let cells = self.words.values().flat_map(|w| &w.cells);
+        bytes.extend(cells.flat_map(|c| c.bytes().chain([b',']).collect::<Vec<_>>()));
         bytes
     }
 
@@ -179,7 +242,8 @@ fn read_csv(bytes: &[u8], source: String) -> Result<Table> {
         .from_reader(text.as_bytes());
     let mut names: Option<Vec<String>> = None;
     let mut columns = 0;
-    let mut values = Vec::new();
+    let mut values: Vec<f64> = Vec::new();
+    let mut words = BTreeMap::new();
     for (k, record) in reader.records().enumerate() {
         let record = record.map_err(|e| anyhow::anyhow!("{source}: {e}"))?;
         let line = record.position().map_or(k as u64 + 1, |p| p.line());
@@ -200,18 +264,32 @@ fn read_csv(bytes: &[u8], source: String) -> Result<Table> {
                 Some(names) => names[j].clone(),
                 None => (j + 1).to_string(),
             };
-            ensure!(
-                !cell.is_empty(),
-                "{source}, line {line}, column {column}: the cell is empty; fill it or leave the row out"
-            );
-            let value: f64 = cell.parse().map_err(|_| {
-                anyhow::anyhow!("{source}, line {line}, column {column}: {cell:?} is not a number")
-            })?;
-            ensure!(
-                value.is_finite(),
-                "{source}, line {line}, column {column}: {cell} is not a finite number; leave the row out"
-            );
-            values.push(value);
+            let at = || format!("{source}, line {line}, column {column}");
+            let value = match cell.parse::<f64>() {
+                _ if cell.is_empty() => Err(format!(
+                    "{}: the cell is empty; fill it or leave the row out",
+                    at()
+                )),
+                Err(_) => Err(format!("{}: {cell:?} is not a number", at())),
+                Ok(v) if !v.is_finite() => Err(format!(
+                    "{}: {cell} is not a finite number; leave the row out",
+                    at()
+                )),
+                Ok(v) => Ok(v),
+            };
+            if let Err(reason) = &value
+                && let Entry::Vacant(entry) = words.entry(j)
+            {
+                let before = values.iter().skip(j).step_by(columns);
+                entry.insert(Words {
+                    cells: before.map(f64::to_string).collect(),
+                    reason: reason.clone(),
+                });
+            }
+            if let Some(words) = words.get_mut(&j) {
+                words.cells.push(cell.to_string());
+            }
+            values.push(value.unwrap_or(f64::NAN));
         }
     }
     ensure!(!values.is_empty(), "{source}: there are no rows of numbers");
@@ -220,6 +298,7 @@ fn read_csv(bytes: &[u8], source: String) -> Result<Table> {
         names,
         columns,
         values,
+        words,
     })
 }
 
@@ -308,7 +387,16 @@ fn read_npy(bytes: &[u8], source: String) -> Result<Table> {
         names: None,
         columns,
         values,
+        words: BTreeMap::new(),
     })
+}
+
+/// A cell of words, in quotes where a comma or quote in it needs them.
+fn quoted(cell: &str) -> String {
+    match cell.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell.to_string(),
+    }
 }
 
 /// A table to be written, and how.
@@ -317,6 +405,8 @@ pub struct Output<'a> {
     pub values: &'a [f64],
     /// Whether the numbers are single precision, and shown as such.
     pub single: bool,
+    /// A column of words before them, where words can be written.
+    pub words: Option<(&'a str, &'a [String])>,
 }
 
 impl Output<'_> {
@@ -324,12 +414,17 @@ impl Output<'_> {
         let mut text = String::new();
         let mut writer = csv::Writer::from_writer(Vec::new());
         // Names of columns may need quotes; numbers never do.
-        if writer.write_record(self.names).is_ok()
+        let header = (self.words.iter().map(|(name, _)| *name)).chain(self.names.iter().map(String::as_str));
+        if writer.write_record(header).is_ok()
             && let Ok(bytes) = writer.into_inner()
         {
             text += &String::from_utf8_lossy(&bytes);
         }
-        for row in self.values.chunks_exact(self.names.len().max(1)) {
+        for (r, row) in self.values.chunks_exact(self.names.len().max(1)).enumerate() {
+            if let Some((_, words)) = self.words {
+                text += &quoted(&words[r]);
+                text.push(',');
+            }
             for (k, value) in row.iter().enumerate() {
                 if k > 0 {
                     text.push(',');

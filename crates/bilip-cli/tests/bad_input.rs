@@ -26,6 +26,24 @@ fn prepare() -> Place {
         good.replacen("temperature,minutes", "minutes,minutes", 1),
     );
     place.write("unnamed.csv", good.replacen("temperature,minutes", ",minutes", 1));
+    let words = |class: &dyn Fn(usize) -> String| -> String {
+        (0..20)
+            .map(|k| format!("{},{k},{}\n", k * k, class(k)))
+            .collect::<String>()
+    };
+    place.write("one-class.csv", format!("a,b,class\n{}", words(&|_| "x".into())));
+    place.write(
+        "many-classes.csv",
+        format!("a,b,class\n{}", words(&|k| format!("c{k}"))),
+    );
+    place.write(
+        "class-hole.csv",
+        format!("a,b,class\n{}", words(&|k| ["x", "y", ""][k % 3].into())),
+    );
+    place.write(
+        "classes.csv",
+        format!("a,b,class\n{}", words(&|k| ["x", "y"][k % 2].into())),
+    );
     place.write("binary.csv", [0xff, 0xfe, 0x00, 0x80, 0x81]);
     place.write("fake.npy", "1,2,3\n");
     place.write("table.parquet", "PAR1");
@@ -386,6 +404,51 @@ fn every_bad_input_is_one_clear_message() {
         (
             "plot pl.safetensors --data wide.csv -o p.svg".into(),
             "not the columns of the model",
+        ),
+        // Classes.
+        (
+            "fit one-class.csv --target class --model classifier -o out.safetensors".into(),
+            "all rows of class are of one class (x)",
+        ),
+        (
+            "fit many-classes.csv --target class --model classifier -o out.safetensors".into(),
+            "20 different values in 20 rows, too many for classes",
+        ),
+        (
+            "fit class-hole.csv --target class --model classifier -o out.safetensors".into(),
+            "class-hole.csv, column class: there are empty cells",
+        ),
+        (
+            "fit classes.csv --target class --model classifier --inputs a,text -o out.safetensors".into(),
+            "no column \"text\"",
+        ),
+        (
+            "fit classes.csv --target a,class --model classifier -o out.safetensors".into(),
+            "one target",
+        ),
+        (
+            "fit classes.csv --target class --params b --model classifier -o out.safetensors".into(),
+            "--params: a classifier has none",
+        ),
+        (
+            "fit classes.csv --target class --model classifier --width 1 -o out.safetensors".into(),
+            "--width 1",
+        ),
+        (
+            "fit classes.csv --target class --model classifier --features 0 -o out.safetensors".into(),
+            "--features 0",
+        ),
+        (
+            "fit classes.csv --target class --model classifier --length-scale -1 -o out.safetensors".into(),
+            "--length-scale -1",
+        ),
+        (
+            "fit good.csv --target loss --features 10 -o out.safetensors".into(),
+            "--features: only for --model classifier",
+        ),
+        (
+            "fit classes.csv --target class --model plnet -o out.safetensors".into(),
+            "\"x\" is not a number",
         ),
         // Imports.
         (

@@ -218,6 +218,84 @@ fn partial_models_take_their_parameters_from_options_and_tables() {
 }
 
 #[test]
+fn a_classifier_says_what_it_does_not_know() {
+    let place = Place::new();
+    let moons = repository("examples/moons.csv").display().to_string();
+    let summary = place.json(&format!(
+        "fit {moons} --target class --model classifier --features 256 --hidden 32,32 --epochs 150 --json -o m.safetensors"
+    ));
+    assert_eq!(summary["classes"], serde_json::json!(["lower", "upper"]));
+    assert!(
+        summary["validation"]["accuracy"].as_f64().unwrap() >= 0.97,
+        "{summary}"
+    );
+    assert!(summary["validation"]["ece"].as_f64().unwrap() < 0.1, "{summary}");
+    assert_eq!(summary["certificate"]["holds"], true);
+    let certificate = place.json("certify m.safetensors --json");
+    assert_eq!(certificate["holds"], true);
+    // Standardised variables within a factor of two either way; the columns' own factors are 1 and 2.
+    assert!(certificate["nu"].as_f64().unwrap() <= 4.0 && certificate["mu"].as_f64().unwrap() >= 0.5 - 1e-9);
+
+    // The table may keep its column of classes; a word comes first, then the numbers.
+    let text = place.ok(&format!("eval m.safetensors -i {moons}"));
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("class,p(lower),p(upper),uncertainty"));
+    let given = std::fs::read_to_string(&moons).unwrap();
+    let (mut right, mut sum) = (0, 0.0);
+    for (line, truth) in lines.zip(given.lines().skip(1)) {
+        let cells: Vec<&str> = line.split(',').collect();
+        let number = |k: usize| cells[k].parse::<f64>().unwrap();
+        assert!((number(1) + number(2) - 1.0).abs() < 1e-12, "{line}");
+        assert!((number(3) - 4.0 * number(1) * number(2)).abs() < 1e-12, "{line}");
+        right += usize::from(truth.ends_with(cells[0]));
+        sum += number(3);
+    }
+    assert!(right >= 390, "{right}");
+    // Where there are no data the classes are about even.
+    place.write("far.csv", "x,y\n8,8\n-8,8\n8,-8\n-8,-8\n0,9\n");
+    let far = place.ok("eval m.safetensors -i far.csv");
+    let far: f64 = far
+        .lines()
+        .skip(1)
+        .map(|l| l.rsplit(',').next().unwrap().parse::<f64>().unwrap())
+        .sum();
+    assert!(far / 5.0 > 0.6 && sum / 400.0 < 0.2, "{far} {sum}");
+    // NumPy has no words.
+    place.ok("eval m.safetensors -i far.csv -o far.npy");
+    assert!(place.exists("far.npy"));
+    for (command, message) in [
+        ("invert m.safetensors -i far.csv", "a classifier has no inverse"),
+        ("minimize m.safetensors", "has no minimum"),
+    ] {
+        let run = place.run(command);
+        assert_eq!(run.code, 2, "{}", run.stderr);
+        assert!(run.stderr.contains(message), "{}", run.stderr);
+    }
+    place.ok(&format!("plot m.safetensors --data {moons} -o m.svg"));
+    let svg = place.read("m.svg");
+    assert!(svg.contains("upper") && svg.contains("uncertainty"));
+    assert!(
+        place
+            .ok("inspect m.safetensors")
+            .contains("256 random features, 2 classes")
+    );
+
+    // Classes may be numbers, and more than two.
+    let rows: String = (0..60)
+        .map(|k| format!("{},{}\n", k % 3 * 10 + k / 20, 7 * (k % 3)))
+        .collect();
+    place.write("three.csv", format!("x,label\n{rows}"));
+    place.ok("fit three.csv --target label --model classifier --features 64 --hidden 8 --epochs 100 --lr 0.02 -o three.safetensors --precision f32");
+    let text = place.ok("eval three.safetensors -i three.csv");
+    assert!(text.starts_with("class,p(0),p(7),p(14),uncertainty\n"), "{text}");
+    let right = text.lines().skip(1).zip(rows.lines());
+    let right = right
+        .filter(|(a, b)| a.split(',').next() == b.split(',').next_back())
+        .count();
+    assert!(right >= 55, "{right}\n{text}");
+}
+
+#[test]
 fn tables_come_in_several_forms() {
     let place = Place::new();
     let (_, rows) = parse_csv(&std::fs::read_to_string(oven()).unwrap());

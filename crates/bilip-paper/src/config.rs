@@ -42,7 +42,7 @@ pub struct ModelConfig {
     pub name: String,
     /// What it is.
     pub kind: Kind,
-    /// For the residual baselines: the variant of the published code instead of the honest one.
+    /// For the residual baselines and feature maps: the variant of the published code instead of the honest one.
     #[serde(default)]
     pub published: bool,
     /// Fixed bounds (μ, ν).

@@ -41,6 +41,19 @@ fn main() {
                 );
             }
         }
-        _ => eprintln!("usage: example_data oven|lens|humidity"),
+        // Two half circles that hold each other, one class each.
+        Some("moons") => {
+            println!("x,y,class");
+            for k in 0..400 {
+                let angle = std::f64::consts::PI * rng.uniform();
+                let (x, y, class) = match k % 2 {
+                    0 => (angle.cos() - 0.1, angle.sin() + 0.2, "upper"),
+                    _ => (1.1 - angle.cos(), 0.3 - angle.sin(), "lower"),
+                };
+                let (x, y) = (x + 0.1 * rng.normal(), y + 0.1 * rng.normal());
+                println!("{x:.4},{y:.4},{class}");
+            }
+        }
+        _ => eprintln!("usage: example_data oven|lens|humidity|moons"),
     }
 }

@@ -283,10 +283,23 @@ impl GpHead {
         bias: Vec<f64>,
         precision: &PosteriorPrecision,
     ) -> Result<Self> {
-        let count = features.count();
-        if precision.matrix.nrows() != count {
-            return Err(Error::shape("precision", count, precision.matrix.nrows()));
+        if precision.matrix.nrows() != features.count() {
+            return Err(Error::shape(
+                "precision",
+                features.count(),
+                precision.matrix.nrows(),
+            ));
         }
+        Self::assemble(features, weights, bias, precision.factor()?)
+    }
+
+    fn assemble(
+        features: RandomFeatures,
+        weights: Mat<f64>,
+        bias: Vec<f64>,
+        factor: Mat<f64>,
+    ) -> Result<Self> {
+        let count = features.count();
         if weights.nrows() != count || weights.ncols() == 0 {
             return Err(Error::shape(
                 "weights",
@@ -303,7 +316,7 @@ impl GpHead {
             features,
             weights,
             bias,
-            factor: precision.factor()?,
+            factor,
         })
     }
 
@@ -333,6 +346,61 @@ impl GpHead {
             .transpose()
             .solve_upper_triangular_in_place(weights.as_mut());
         Self::new(features, weights, vec![0.0; outputs], &precision)
+    }
+
+    /// A head from its parts with the factor L of the inverse covariance, `LLᵀ`, given by the rows of its lower triangle.
+    ///
+    /// # Errors
+    /// When sizes do not fit, a number is not finite, or the diagonal of L is not positive.
+    pub(crate) fn from_triangle(
+        features: RandomFeatures,
+        weights: Mat<f64>,
+        bias: Vec<f64>,
+        triangle: &[f64],
+    ) -> Result<Self> {
+        let count = features.count();
+        if triangle.len() != count * (count + 1) / 2 {
+            return Err(Error::shape("factor", count * (count + 1) / 2, triangle.len()));
+        }
+        let factor = Mat::from_fn(count, count, |i, j| {
+            if j <= i {
+                triangle[i * (i + 1) / 2 + j]
+            } else {
+                0.0
+            }
+        });
+        if let Some(i) = (0..count).find(|i| factor[(*i, *i)] <= 0.0) {
+            return Err(Error::setting(
+                "factor",
+                factor[(i, i)],
+                format!("must be positive on its diagonal, entry {i}"),
+            ));
+        }
+        Self::assemble(features, weights, bias, factor)
+    }
+
+    /// The factor L of the inverse covariance, `LLᵀ`, by the rows of its lower triangle.
+    pub(crate) fn triangle(&self) -> Vec<f64> {
+        let count = self.features.count();
+        (0..count)
+            .flat_map(|i| (0..=i).map(move |j| (i, j)))
+            .map(|at| self.factor[at])
+            .collect()
+    }
+
+    /// The factor L of the inverse covariance of the weights, `LLᵀ`.
+    pub fn factor(&self) -> MatRef<'_, f64> {
+        self.factor.as_ref()
+    }
+
+    /// Means of the weights, `D × outputs`.
+    pub fn weights(&self) -> MatRef<'_, f64> {
+        self.weights.as_ref()
+    }
+
+    /// The bias of every output.
+    pub fn bias(&self) -> &[f64] {
+        &self.bias
     }
 
     /// Number of outputs.

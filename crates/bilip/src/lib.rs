@@ -6,6 +6,7 @@ mod bilipnet;
 mod bounds;
 mod cayley;
 mod certificate;
+mod classifier;
 mod error;
 mod estimate;
 mod files;
@@ -32,6 +33,7 @@ pub use bounds::Bounds;
 pub use cayley::{cayley, householder, inverse_cayley, with_norm};
 pub use certificate::psd::norm2_upper as spectral_norm_bound;
 pub use certificate::{Certificate, LayerCertificate, LayerKind};
+pub use classifier::Classifier;
 pub use error::{Error, Result};
 pub use estimate::{Estimate, local_lipschitz, measured_slopes};
 /// The linear algebra library whose matrices this crate takes and gives.

@@ -91,6 +91,29 @@ pub fn brier_score(probabilities: &[f64], labels: &[usize]) -> Result<f64> {
     Ok(sum / labels.len() as f64)
 }
 
+/// How even the probabilities of every row are: `(1 − Σp²)·K/(K − 1)` for K classes, from 0 where one of them is sure to 1 where all are alike; with two classes,
+/// `4p(1 − p)`.
+///
+/// # Errors
+/// When there are fewer than two classes, the numbers do not make rows, or are not probabilities.
+pub fn uncertainty(probabilities: &[f64], classes: usize) -> Result<Vec<f64>> {
+    if classes < 2 || !probabilities.len().is_multiple_of(classes) {
+        return Err(Error::shape(
+            "probabilities",
+            "rows of at least two classes",
+            format!("{} numbers, {classes} classes", probabilities.len()),
+        ));
+    }
+    if let Some(p) = probabilities.iter().find(|p| !(0.0..=1.0 + 1e-9).contains(*p)) {
+        return Err(Error::setting("probability", p, "must lie between 0 and 1"));
+    }
+    let scale = classes as f64 / (classes as f64 - 1.0);
+    Ok(probabilities
+        .chunks_exact(classes)
+        .map(|row| (scale * (1.0 - row.iter().map(|p| p * p).sum::<f64>())).clamp(0.0, 1.0))
+        .collect())
+}
+
 /// The expected calibration error: samples are sorted into bins of equal width by the probability of their most probable
 /// class, `(0, 1/bins], (1/bins, 2/bins], …`; the error is the mean over samples of a bin's distance between its share of right
 /// decisions and its mean probability.
@@ -189,6 +212,23 @@ mod tests {
         assert!((calibration_error(&p, &labels, 1).unwrap() - 0.1).abs() < 1e-15);
         // Ten bins: 0.6 wrong, 0.8 and 0.9 right, each alone.
         assert!((calibration_error(&p, &labels, 10).unwrap() - (0.6 + 0.2 + 0.1) / 3.0).abs() < 1e-15);
+    }
+
+    #[test]
+    fn uncertainty_goes_from_sure_to_even() {
+        assert_eq!(uncertainty(&[1.0, 0.0, 0.5, 0.5], 2).unwrap(), [0.0, 1.0]);
+        let u = uncertainty(&[0.9, 0.1], 2).unwrap();
+        assert!((u[0] - 0.9 * 0.1 / 0.25).abs() < 1e-15);
+        let u = uncertainty(&[1.0 / 3.0; 3], 3).unwrap();
+        assert!((u[0] - 1.0).abs() < 1e-15);
+        for (p, classes) in [
+            (&[1.0][..], 1),
+            (&[0.5, 0.5, 0.5], 2),
+            (&[2.0, -1.0], 2),
+            (&[f64::NAN, 0.0], 2),
+        ] {
+            assert!(uncertainty(p, classes).is_err());
+        }
     }
 
     #[test]

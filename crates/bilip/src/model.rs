@@ -17,7 +17,9 @@ use crate::activation::Activation;
 use crate::bilipnet::BiLipNet;
 use crate::bounds::Bounds;
 use crate::certificate::{Certificate, LayerCertificate, LayerKind};
+use crate::classifier::Classifier;
 use crate::error::{Error, Result};
+use crate::gp::{GpHead, RandomFeatures};
 use crate::map::BiLipschitz;
 use crate::mlp::Mlp;
 use crate::monlip::{MonLip, MonLipExplicit};
@@ -50,6 +52,8 @@ pub enum Network<T> {
     PartialBiLipNet(PartialBiLipNet<T>),
     /// A partial PL network.
     PartialPlNet(PartialPlNet<T>),
+    /// A feature map under a Gaussian process.
+    Classifier(Classifier<T>),
 }
 
 /// A network of any kind and precision.
@@ -105,6 +109,7 @@ enum Kind {
     PlNet,
     PartialBiLipNet,
     PartialPlNet,
+    Classifier,
 }
 
 /// Sizes of a bias network's layers after its input.
@@ -133,9 +138,21 @@ struct Header {
     orthogonal_bias_networks: Vec<MlpSizes>,
     #[serde(default)]
     hidden_bias_networks: Vec<MlpSizes>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    head: Option<Head>,
     certificate: Certificate,
     #[serde(default)]
     provenance: BTreeMap<String, String>,
+}
+
+/// The process of a classifier.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Head {
+    inputs: usize,
+    features: usize,
+    classes: usize,
+    normalized: bool,
+    factor: f64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -154,6 +171,7 @@ impl<T: Real> Network<T> {
             Network::PlNet(_) => Kind::PlNet,
             Network::PartialBiLipNet(_) => Kind::PartialBiLipNet,
             Network::PartialPlNet(_) => Kind::PartialPlNet,
+            Network::Classifier(_) => Kind::Classifier,
         }
     }
 
@@ -165,6 +183,7 @@ impl<T: Real> Network<T> {
             Kind::PlNet => "PLNet",
             Kind::PartialBiLipNet => "partial BiLipNet",
             Kind::PartialPlNet => "partial PLNet",
+            Kind::Classifier => "classifier",
         }
     }
 
@@ -176,6 +195,7 @@ impl<T: Real> Network<T> {
             Network::PlNet(f) => f.dim(),
             Network::PartialBiLipNet(g) => g.dim(),
             Network::PartialPlNet(f) => f.net().dim(),
+            Network::Classifier(c) => c.inputs(),
         }
     }
 
@@ -187,6 +207,7 @@ impl<T: Real> Network<T> {
             Network::PlNet(f) => f.certificate(),
             Network::PartialBiLipNet(g) => g.certificate(),
             Network::PartialPlNet(f) => f.certificate(),
+            Network::Classifier(c) => c.certificate(),
         }
     }
 
@@ -198,6 +219,7 @@ impl<T: Real> Network<T> {
             Network::PlNet(f) => f.verify(),
             Network::PartialBiLipNet(g) => g.verify(),
             Network::PartialPlNet(f) => f.verify(),
+            Network::Classifier(c) => c.verify(),
         }
     }
 
@@ -208,6 +230,7 @@ impl<T: Real> Network<T> {
             Network::PlNet(f) => Some(f.net()),
             Network::PartialBiLipNet(g) => Some(g.net()),
             Network::PartialPlNet(f) => Some(f.net().net()),
+            Network::Classifier(c) => Some(c.net()),
         }
     }
 
@@ -239,7 +262,7 @@ impl<T: Real> Network<T> {
             format_version: FORMAT_VERSION,
             kind: self.kind(),
             precision: T::PRECISION,
-            n: self.dim(),
+            n: self.net().map_or(self.dim(), BiLipschitz::dim),
             parameters: self.partial().map_or(0, |p| p.parameters()),
             bounds: match self {
                 Network::MonLip(l) => l.design(),
@@ -265,12 +288,22 @@ impl<T: Real> Network<T> {
             known_minimizer: matches!(self, Network::PlNet(f) if f.minimizer().is_some()),
             orthogonal_bias_networks: self.partial().map_or(Vec::new(), |p| sizes(p.orthogonal_bias())),
             hidden_bias_networks: self.partial().map_or(Vec::new(), |p| sizes(p.hidden_bias())),
+            head: match self {
+                Network::Classifier(c) => Some(Head {
+                    inputs: c.inputs(),
+                    features: c.head().features().count(),
+                    classes: c.classes(),
+                    normalized: c.head().features().normalized_inputs(),
+                    factor: c.factor(),
+                }),
+                _ => None,
+            },
             certificate,
             provenance: provenance.clone(),
         }
     }
 
-    fn tensors(&self) -> Vec<(String, Vec<usize>, Vec<u8>)> {
+    fn tensors(&self) -> Vec<StoredTensor> {
         let mut tensors = Tensors(Vec::new());
         let partial = self.partial();
         for (k, l) in self.monotone().into_iter().enumerate() {
@@ -323,23 +356,28 @@ impl<T: Real> Network<T> {
         {
             tensors.vector("minimizer".into(), x);
         }
+        if let Network::Classifier(c) = self {
+            // The process is in f64 whatever the precision of the feature map.
+            let head = c.head();
+            tensors.matrix("head.frequencies".into(), head.features().frequencies());
+            tensors.vector("head.phases".into(), head.features().phases());
+            tensors.matrix("head.weights".into(), head.weights());
+            tensors.vector("head.bias".into(), head.bias());
+            tensors.vector("head.factor".into(), &head.triangle());
+        }
         tensors.0
     }
 
     fn to_bytes(&self, provenance: &BTreeMap<String, String>) -> Result<Vec<u8>> {
-        let dtype = match T::PRECISION {
-            Precision::F32 => Dtype::F32,
-            Precision::F64 => Dtype::F64,
-        };
         let header = serde_json::to_string(&self.header(provenance))
             .map_err(|e| Error::file(format!("metadata cannot be written: {e}")))?;
         let tensors = self.tensors();
         let views = tensors
             .iter()
-            .map(|(name, shape, bytes)| {
-                TensorView::new(dtype, shape.clone(), bytes)
-                    .map(|view| (name.as_str(), view))
-                    .map_err(|e| Error::file(format!("tensor {name}: {e}")))
+            .map(|tensor| {
+                TensorView::new(tensor.dtype, tensor.shape.clone(), &tensor.bytes)
+                    .map(|view| (tensor.name.as_str(), view))
+                    .map_err(|e| Error::file(format!("tensor {}: {e}", tensor.name)))
             })
             .collect::<Result<Vec<_>>>()?;
         let metadata = HashMap::from([(KEY.to_string(), header)]);
@@ -347,7 +385,21 @@ impl<T: Real> Network<T> {
     }
 }
 
-struct Tensors(Vec<(String, Vec<usize>, Vec<u8>)>);
+struct StoredTensor {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+fn dtype<T: Real>() -> Dtype {
+    match T::PRECISION {
+        Precision::F32 => Dtype::F32,
+        Precision::F64 => Dtype::F64,
+    }
+}
+
+struct Tensors(Vec<StoredTensor>);
 
 impl Tensors {
     fn matrix<T: Real>(&mut self, name: String, m: MatRef<'_, T>) {
@@ -357,7 +409,7 @@ impl Tensors {
                 m[(i, j)].write_le(&mut bytes);
             }
         }
-        self.0.push((name, vec![m.nrows(), m.ncols()], bytes));
+        self.push::<T>(name, vec![m.nrows(), m.ncols()], bytes);
     }
 
     fn vector<T: Real>(&mut self, name: String, v: &[T]) {
@@ -365,7 +417,16 @@ impl Tensors {
         for value in v {
             value.write_le(&mut bytes);
         }
-        self.0.push((name, vec![v.len()], bytes));
+        self.push::<T>(name, vec![v.len()], bytes);
+    }
+
+    fn push<T: Real>(&mut self, name: String, shape: Vec<usize>, bytes: Vec<u8>) {
+        self.0.push(StoredTensor {
+            name,
+            dtype: dtype::<T>(),
+            shape,
+            bytes,
+        });
     }
 }
 
@@ -547,10 +608,7 @@ impl<'a> Reader<'a> {
                 view.shape()
             )));
         }
-        let expected = match T::PRECISION {
-            Precision::F32 => Dtype::F32,
-            Precision::F64 => Dtype::F64,
-        };
+        let expected = dtype::<T>();
         if view.dtype() != expected {
             return Err(Error::file(format!(
                 "tensor {name}: expected {expected:?}, found {:?}",
@@ -724,11 +782,40 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>, trust: Trust) -> Resul
                 Network::PlNet(PlNet::with_minimizer(net, header.offset, x)?)
             }
             Kind::PlNet => Network::PlNet(PlNet::new(net, header.offset)?),
+            Kind::Classifier => {
+                let head = header
+                    .head
+                    .ok_or_else(|| Error::file("a classifier without a head"))?;
+                Network::Classifier(Classifier::new(
+                    net,
+                    head.inputs,
+                    read_head(&mut reader, head, n)?,
+                    head.factor,
+                )?)
+            }
             _ => Network::BiLipNet(net),
         }
     };
     reader.finish()?;
     Ok(network)
+}
+
+fn read_head(reader: &mut Reader<'_>, head: Head, n: usize) -> Result<GpHead> {
+    let (count, classes) = (head.features, head.classes);
+    let frequencies = reader.matrix::<f64>("head.frequencies", count, n)?;
+    let mut features = RandomFeatures::new(frequencies, reader.values("head.phases", &[count])?)?;
+    if head.normalized {
+        features = features.with_normalized_inputs();
+    }
+    let weights = reader.matrix::<f64>("head.weights", count, classes)?;
+    let bias = reader.values::<f64>("head.bias", &[classes])?;
+    let numbers = count
+        .checked_add(1)
+        .and_then(|next| count.checked_mul(next))
+        .ok_or_else(|| Error::file("too many features"))?
+        / 2;
+    let triangle = reader.values::<f64>("head.factor", &[numbers])?;
+    GpHead::from_triangle(features, weights, bias, &triangle)
 }
 
 /// The stored certificates of the layers, after checking that they belong to these layers and agree with themselves.

@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use bilip::{
-    Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, Error, Mlp, Model, MonLip, MonLipFree, Network,
-    PartialBiLipNet, PartialPlNet, PlNet, Real, Rng, Scaling, Stored,
+    Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, Classifier, Error, GpHead, Mlp, Model, MonLip,
+    MonLipFree, Network, PartialBiLipNet, PartialPlNet, PlNet, PosteriorPrecision, RandomFeatures, Real, Rng,
+    Scaling, Stored,
 };
 use proptest::prelude::*;
 
@@ -45,6 +46,14 @@ fn models<T: Real>(activation: Activation) -> Vec<Network<T>> {
         .unwrap()
     };
     let (first, second) = (partial(), partial());
+    let classifier = {
+        let mut rng = Rng::new(7);
+        let features = RandomFeatures::draw(2, 6, 1.0, true, &mut rng).unwrap();
+        let mut precision = PosteriorPrecision::new(6, 0.5).unwrap();
+        precision.add(&rng.normals(4 * 6), &[0.1; 4]).unwrap();
+        let head = GpHead::new(features, rng.matrix(6, 3, 1.0), rng.normals(3), &precision).unwrap();
+        Classifier::new(scaled(), 1, head, 0.4).unwrap()
+    };
     vec![
         Network::MonLip(MonLip::from_free(&layer).unwrap()),
         Network::PartialBiLipNet(first),
@@ -55,6 +64,7 @@ fn models<T: Real>(activation: Activation) -> Vec<Network<T>> {
         Network::PlNet(
             PlNet::with_minimizer(scaled(), 2.0, vec![T::round_from(0.5), T::round_from(-0.1)]).unwrap(),
         ),
+        Network::Classifier(classifier),
     ]
 }
 
@@ -70,6 +80,13 @@ fn value<T: Real>(network: &Network<T>) -> Vec<T> {
         Network::PlNet(f) => f.value(&x).unwrap(),
         Network::PartialBiLipNet(g) => g.forward(&x, &p).unwrap(),
         Network::PartialPlNet(f) => f.value(&x, &p).unwrap(),
+        // Numbers beyond f32 would hide a loss of digits in f64.
+        Network::Classifier(c) => {
+            let p = c.probabilities(&x).unwrap();
+            p.iter()
+                .flat_map(|v| [T::round_from(*v), T::round_from(*v * 1e9 - (*v * 1e9).floor())])
+                .collect()
+        }
         other => panic!("{}", other.kind_name()),
     }
 }

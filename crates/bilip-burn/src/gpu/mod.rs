@@ -4,6 +4,7 @@
 //! transforms of a layer go through each product together, and nothing waits for the host. Single precision only.
 
 mod element;
+mod hidden;
 mod product;
 #[cfg(test)]
 mod tests;
@@ -24,7 +25,8 @@ use cubecl::{CubeDim, calculate_cube_count_elemwise};
 use crate::kernel::adam::Step;
 use crate::kernel::monlip::Layout;
 use crate::ops::Kernels;
-use element::{CHUNKS, Chain, Column, Kind, Layer, Outer, Plan, UNITS};
+use element::{CHUNKS, Column, Layer, Outer, Plan, UNITS};
+use hidden::{Chain, Kind};
 use product::{Tile, View, count, inverse, product};
 
 /// A runtime of CubeCL that Burn has a backend for.
@@ -478,7 +480,7 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
         let pre = x.like(if learned { rows * stride } else { 1 });
         let hidden = View::new(&z, stride, size);
         if let Some(chain) = chain {
-            element::forward_chain::launch::<R>(
+            hidden::forward_chain::launch::<R>(
                 x.client(),
                 count(rows.div_ceil(chain.rows()), 1, 1),
                 CubeDim::new_1d(UNITS),
@@ -501,7 +503,7 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
                 let previous = hidden.at(layer.saturating_sub(1) * size);
                 let weight = weights.at(layer.saturating_sub(1) * square).t();
                 let tile = Tile::choose(&previous, &weight, (rows, size), 1);
-                element::forward_layer::launch::<R>(
+                hidden::forward_layer::launch::<R>(
                     x.client(),
                     count(size.div_ceil(tile.size()), rows.div_ceil(tile.size()), 1),
                     CubeDim::new_2d(16, 16),
@@ -595,7 +597,7 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
         };
         let weights = View::new(&v, size, square);
         if let Some(chain) = chain {
-            element::backward_chain::launch::<R>(
+            hidden::backward_chain::launch::<R>(
                 client,
                 count(rows.div_ceil(chain.rows()), 1, 1),
                 CubeDim::new_1d(UNITS),
@@ -613,7 +615,7 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
                 let next = deltas.at((layer + 1).min(layers - 1) * size);
                 let weight = weights.at(layer.min(after.saturating_sub(1)) * square);
                 let tile = Tile::choose(&next, &weight, (rows, size), 1);
-                element::backward_layer::launch::<R>(
+                hidden::backward_layer::launch::<R>(
                     client,
                     count(size.div_ceil(tile.size()), rows.div_ceil(tile.size()), 1),
                     CubeDim::new_2d(16, 16),

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
 
 pub struct Place {
     folder: tempfile::TempDir,
@@ -117,3 +118,54 @@ pub fn repository(name: &str) -> PathBuf {
 
 /// Options of a fit that takes no time.
 pub const QUICK: &str = "--hidden 8,8 --epochs 3 --batch 50";
+
+/// A Python with the packages that tests compare with, made once beside the build.
+pub fn python() -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock();
+    let folder = repository("target/python-env");
+    let python = folder.join("bin/python");
+    let works = Command::new(&python)
+        .args(["-c", "import onnxruntime, numpy, sklearn, calibration"])
+        .output()
+        .is_ok_and(|o| o.status.success());
+    if works {
+        return python;
+    }
+    let run = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output();
+        let output = output.unwrap_or_else(|e| panic!("{program}: {e}; this test needs Python 3 with venv"));
+        assert!(
+            output.status.success(),
+            "{program} {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    run(
+        "python3",
+        &["-m", "venv", "--clear", &folder.display().to_string()],
+    );
+    let packages = ["onnxruntime", "numpy", "scikit-learn", "uncertainty-calibration"];
+    let install = ["-m", "pip", "install", "--quiet"];
+    run(
+        &python.display().to_string(),
+        &[&install[..], &packages[..]].concat(),
+    );
+    python
+}
+
+/// What a Python script prints, given files.
+pub fn run_python(script: &Path, arguments: &[PathBuf]) -> String {
+    let output = Command::new(python())
+        .arg(script)
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        script.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}

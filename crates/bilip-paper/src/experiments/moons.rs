@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use bilip::faer::{Mat, MatRef};
 use bilip::{BiLipschitz, Bounds, GpHead, Rng, metrics};
 use bilip_burn::{
-    Accumulation, BiLipNetConfig, BoundsMode, GpConfig, GpNet, Loss, MonLipConfig, OnDevice, Predict, Sngp,
-    TrainConfig, data, train,
+    Accumulation, BiLipNetConfig, BoundsMode, GpConfig, GpNet, Loss, MonLipConfig, OnDevice, Predict,
+    PublishedBiLipNet, Sngp, TrainConfig, data, train,
 };
 use burn::module::{AutodiffModule, Module, ModuleDisplay};
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -31,6 +32,8 @@ const FACTOR: f64 = std::f64::consts::PI / 8.0;
 const SHARE_OF_DROPOUT: f64 = 0.1;
 const RIDGE: f64 = 1.0;
 const BINS: usize = 15;
+/// Where slopes are measured.
+const POINTS: usize = 50;
 
 fn grid(side: usize) -> Vec<f64> {
     let at = |k: usize, (low, high): (f64, f64)| low + (high - low) * k as f64 / (side - 1).max(1) as f64;
@@ -48,7 +51,7 @@ struct Trained {
     head: GpHead,
     claimed: Bounds,
     certified: Option<Bounds>,
-    /// Smallest and largest slope of the feature map between neighbours.
+    /// Smallest and largest slope of the feature map that were found.
     slopes: (f64, f64),
     parameters: usize,
 }
@@ -91,7 +94,18 @@ impl OnDevice for Work<'_> {
                     seed,
                     ..MonLipConfig::new(WIDTH, &model.hidden, BoundsMode::Fixed(bounds))
                 };
-                let net = BiLipNetConfig::new(1, layer).init::<B>(device)?;
+                let config = BiLipNetConfig::new(1, layer);
+                if model.published {
+                    let net = PublishedBiLipNet::<B>::new(&config, device)?;
+                    let net = GpNet::new(net, head).with_random_lift(2, WIDTH, 8_000 + seed, device)?;
+                    let (trained, rest) = self.finish::<B, _>(net, device)?;
+                    return Ok(Trained {
+                        claimed: trained.net().bounds()?,
+                        certified: trained.net().certified_bounds().ok(),
+                        ..rest
+                    });
+                }
+                let net = config.init::<B>(device)?;
                 let net = GpNet::new(net, head).with_random_lift(2, WIDTH, 8_000 + seed, device)?;
                 let (trained, rest) = self.finish::<B, _>(net, device)?;
                 let frozen = trained.net().freeze::<f64>()?;
@@ -134,7 +148,7 @@ impl Work<'_> {
         // Without dropout.
         let fixed = trained.valid();
         let head = fixed.posterior(self.table, Loss::CrossEntropy, RIDGE, Accumulation::Exact, device)?;
-        let slopes = slopes(&fixed, self.table.inputs(), device);
+        let slopes = slopes(&fixed, self.table.inputs(), device)?;
         let place = device.clone();
         let rest = Trained {
             hidden: Box::new(move |x| fixed.hidden_rows(x, 2, &place)),
@@ -148,40 +162,47 @@ impl Work<'_> {
     }
 }
 
-/// Slopes of the feature map between points of the data and neighbours in all directions of its space: measured, not proved.
+/// Smallest and largest slope of the feature map found at points of the data: along the directions of its coordinates, and along those that its Jacobian there
+/// shrinks and stretches most. Measured, not proved.
 fn slopes<B: Backend, M: Module<B> + Predict<B>>(
     net: &GpNet<B, M>,
     x: &[f64],
     device: &B::Device,
-) -> (f64, f64) {
+) -> Result<(f64, f64)> {
     let Some(lift) = net.lift() else {
-        return (f64::NAN, f64::NAN);
+        return Ok((f64::NAN, f64::NAN));
     };
-    let mut rng = Rng::new(9);
-    let (mut a, mut b) = (Vec::new(), Vec::new());
-    for p in x.chunks_exact(2) {
-        let direction = rng.normals(WIDTH);
-        let length = direction.iter().map(|v| v * v).sum::<f64>().sqrt();
-        for j in 0..WIDTH {
-            let v = p[0] * lift[(0, j)] + p[1] * lift[(1, j)];
-            a.push(v);
-            // Near enough to see the slope, far enough for single precision.
-            b.push(v + 0.02 * direction[j] / length);
-        }
-    }
-    let (fa, fb) = (
-        net.mapped_rows(&a, WIDTH, device),
-        net.mapped_rows(&b, WIDTH, device),
-    );
-    let distance = |u: &[f64], v: &[f64]| u.iter().zip(v).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+    // Near enough to see the slope, far enough for single precision.
+    const STEP: f64 = 0.01;
     let (mut low, mut high) = (f64::INFINITY, 0.0f64);
-    for k in 0..x.len() / 2 {
-        let range = k * WIDTH..(k + 1) * WIDTH;
-        let slope = distance(&fa[range.clone()], &fb[range.clone()]) / distance(&a[range.clone()], &b[range]);
-        low = low.min(slope);
-        high = high.max(slope);
+    for p in x.chunks_exact(2).step_by((x.len() / 2).div_ceil(POINTS)) {
+        let point: Vec<f64> = (0..WIDTH)
+            .map(|j| p[0] * lift[(0, j)] + p[1] * lift[(1, j)])
+            .collect();
+        let mut differences = |directions: MatRef<'_, f64>| {
+            let mut rows = point.clone();
+            for direction in directions.col_iter() {
+                rows.extend(point.iter().zip(direction.iter()).map(|(v, d)| v + STEP * d));
+            }
+            let mapped = net.mapped_rows(&rows, WIDTH, device);
+            let found = Mat::from_fn(WIDTH, directions.ncols(), |i, j| {
+                (mapped[(j + 1) * WIDTH + i] - mapped[i]) / STEP
+            });
+            for column in found.col_iter() {
+                low = low.min(column.norm_l2());
+                high = high.max(column.norm_l2());
+            }
+            found
+        };
+        let jacobian = differences(Mat::<f64>::identity(WIDTH, WIDTH).as_ref());
+        let svd = jacobian
+            .svd()
+            .map_err(|_| Error::config("moons", "a Jacobian is not finite"))?;
+        // Sorted, the largest singular value first.
+        differences(svd.V().subcols(0, 1));
+        differences(svd.V().subcols(WIDTH - 1, 1));
     }
-    (low, high)
+    Ok((low, high))
 }
 
 pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
@@ -241,7 +262,16 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
     let half = table.rows().div_ceil(2) * 2;
     let levels: Vec<f64> = (0..=10).map(|k| k as f64 / 10.0).collect();
     let mut panels = Vec::new();
-    for run in result.runs.iter().filter(|r| r.seed == 0) {
+    // A row for every family of models, a column for every c.
+    let mut runs: Vec<_> = result.runs.iter().filter(|r| r.seed == 0).collect();
+    let family = |name: &str| match () {
+        _ if name.starts_with("sngp") => 1,
+        _ if name.contains("published") => 2,
+        _ => 0,
+    };
+    runs.sort_by_key(|run| family(&run.model));
+    let columns = runs.iter().filter(|run| family(&run.model) == 0).count().max(1);
+    for run in runs {
         let Some(surface) = run.series.get("surface") else {
             continue;
         };
@@ -262,14 +292,14 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
     files::write_figure(
         &experiment.settings.out,
         "uncertainty",
-        &Figure::new(panels).columns(4).panel_size(300.0, 240.0),
+        &Figure::new(panels).columns(columns).panel_size(300.0, 240.0),
     )?;
     result.figures.push((
         "uncertainty".into(),
         "Uncertainty p(1 − p)/0.25 from 0 (dark) to 1 (bright), seed 0, with some of the two classes' points and, in red, of the outliers.".into(),
     ));
     result.notes.push(
-        "All models share the bounds ((1 − c)³, (1 + c)³), a fixed random matrix to 128 dimensions before them and 1,024 random features after; the data are one draw for all seeds.".into(),
+        "All models share the bounds ((1 − c)³, (1 + c)³), a fixed random matrix to 128 dimensions before them and 1,024 random features after; the data are one draw for all seeds. Slopes are measured in single precision, so their last digits are rounding.".into(),
     );
     Ok(())
 }
