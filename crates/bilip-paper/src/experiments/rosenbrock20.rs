@@ -74,10 +74,11 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
     let mut panels = Vec::new();
     for (metric, title) in [("train_loss", "training loss"), ("test_loss", "test loss")] {
         let mut panel = Panel::new(title, "distortion τ", "½·MSE").x_log().y_log();
-        for (k, (kind, label)) in [
-            (Kind::Plnet, "PLNet"),
-            (Kind::IResnet, "i-ResNet"),
-            (Kind::IDensenet, "i-DenseNet"),
+        for (k, (kind, other_rate, label)) in [
+            (Kind::Plnet, false, "PLNet"),
+            (Kind::IResnet, false, "i-ResNet"),
+            (Kind::IDensenet, false, "i-DenseNet"),
+            (Kind::Plnet, true, "PLNet, larger rate"),
         ]
         .into_iter()
         .enumerate()
@@ -86,7 +87,7 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
                 .config
                 .models
                 .iter()
-                .filter(|m| m.kind == kind)
+                .filter(|m| m.kind == kind && m.peak.is_some() == other_rate)
                 .filter_map(|m| {
                     let value = result.summary.get(&format!("{}.{metric}", m.name))?.mean;
                     Some((m.tau?, value))
