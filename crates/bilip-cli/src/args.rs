@@ -90,7 +90,7 @@ pub enum OptimizerName {
 #[derive(Args, Debug)]
 #[command(
     next_line_help = false,
-    after_help = "Bounds that you give hold in your units, for which all inputs share one factor; with --per-column, and when you give none, each column has its own and the bounds are those of the standardised variables. The report is in your units always. Those of a classifier are always of the standardised variables: how much its features stretch distances [default: 0.5 to 2].\n\nExamples:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
+    after_help = "Bounds that you give hold in your units, for which all inputs share one factor; with --per-column, and when you give none, each column has its own and the bounds are those of the standardised variables. The report is in your units always. Those of a classifier are always of the standardised variables: how much its features stretch distances [default: 0.5 to 2].\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
 )]
 pub struct Fit {
     /// Table: .csv (with a header or not), .npy, or - for CSV on standard input

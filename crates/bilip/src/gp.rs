@@ -435,13 +435,28 @@ impl GpHead {
         for row in mean.chunks_exact_mut(outputs) {
             row.iter_mut().zip(&self.bias).for_each(|(v, b)| *v += b);
         }
-        // φᵀ(LLᵀ)⁻¹φ = ‖L⁻¹φ‖².
-        let mut half = MatRef::from_column_major_slice(&phi, count, rows).to_owned();
+        let half = self.half(&phi);
+        let variance = (0..rows).map(|j| half.col(j).squared_norm_l2()).collect();
+        Ok((mean, variance))
+    }
+
+    /// Covariances of the rows with each other, `batch × batch`, the same for all outputs; the variances of [`predict`](Self::predict) are their diagonal.
+    ///
+    /// # Errors
+    /// When the numbers do not make rows.
+    pub fn covariance(&self, h: &[f64]) -> Result<Mat<f64>> {
+        let half = self.half(&self.features.features(h)?);
+        Ok(half.transpose() * &half)
+    }
+
+    /// `L⁻¹φ` of every row, one a column: `φᵀ(LLᵀ)⁻¹φ' = ⟨L⁻¹φ, L⁻¹φ'⟩`.
+    fn half(&self, phi: &[f64]) -> Mat<f64> {
+        let count = self.features.count();
+        let mut half = MatRef::from_column_major_slice(phi, count, phi.len() / count).to_owned();
         self.factor
             .as_ref()
             .solve_lower_triangular_in_place(half.as_mut());
-        let variance = (0..rows).map(|j| half.col(j).squared_norm_l2()).collect();
-        Ok((mean, variance))
+        half
     }
 
     /// Probabilities of the classes of every row, `[batch, outputs]`, the outputs taken as logits: the mean-field approximation of their mean over the
@@ -479,7 +494,7 @@ mod tests {
 
     #[test]
     fn the_posterior_of_a_regression_is_that_of_the_kernel() {
-        // In the space of functions: mean K₊(K + ρI)⁻¹y, variance k₊₊ − K₊(K + ρI)⁻¹K₊ᵀ, with the features' own kernel.
+        // In the space of functions: mean K₊(K + ρI)⁻¹y, covariance K₊₊ − K₊(K + ρI)⁻¹K₊ᵀ, with the features' own kernel.
         let mut rng = Rng::new(1);
         for orthogonal in [false, true] {
             let features = RandomFeatures::draw(3, 64, 1.5, orthogonal, &mut rng).unwrap();
@@ -487,6 +502,7 @@ mod tests {
             let ridge = 0.1;
             let head = GpHead::regression(features.clone(), &h, &y, ridge).unwrap();
             let (mean, variance) = head.predict(&new).unwrap();
+            let covariance = head.covariance(&new).unwrap();
             let phi = |x: &[f64]| {
                 let f = features.features(x).unwrap();
                 MatRef::from_row_major_slice(&f, x.len() / 3, 64).to_owned()
@@ -504,9 +520,12 @@ mod tests {
                 for k in 0..2 {
                     assert!((mean[i * 2 + k] - expected[(i, k)]).abs() < 1e-10);
                 }
-                let full: f64 = (0..64).map(|j| b[(i, j)] * b[(i, j)]).sum();
-                let known: f64 = (0..30).map(|j| cross[(i, j)] * inner[(j, i)]).sum();
-                assert!((variance[i] - (full - known)).abs() < 1e-10);
+                for k in 0..10 {
+                    let full: f64 = (0..64).map(|j| b[(i, j)] * b[(k, j)]).sum();
+                    let known: f64 = (0..30).map(|j| cross[(i, j)] * inner[(j, k)]).sum();
+                    assert!((covariance[(i, k)] - (full - known)).abs() < 1e-10);
+                }
+                assert!((variance[i] - covariance[(i, i)]).abs() < 1e-14);
             }
         }
     }
