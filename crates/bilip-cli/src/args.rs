@@ -104,8 +104,8 @@ pub struct Fit {
     /// Parameter columns: the guarantee holds in the inputs for each of their values
     #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
     pub params: Vec<String>,
-    /// Kind of model
-    #[arg(long, value_enum, default_value_t = ModelKind::Plnet, hide_possible_values = true, value_name = "plnet|bilipnet|monlip|classifier")]
+    /// plnet, bilipnet, monlip or classifier
+    #[arg(long, value_enum, default_value_t = ModelKind::Plnet, hide_possible_values = true, value_name = "KIND")]
     pub model: ModelKind,
     /// Inverse-Lipschitz bound; with --nu or --tau
     #[arg(long, allow_negative_numbers = true)]
