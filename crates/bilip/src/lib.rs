@@ -7,6 +7,7 @@ mod bounds;
 mod cayley;
 mod certificate;
 mod classifier;
+mod conv;
 mod error;
 mod estimate;
 mod files;
@@ -34,6 +35,7 @@ pub use cayley::{cayley, householder, inverse_cayley, with_norm};
 pub use certificate::psd::norm2_upper as spectral_norm_bound;
 pub use certificate::{Certificate, LayerCertificate, LayerKind};
 pub use classifier::Classifier;
+pub use conv::{ConvFree, ConvMonLip, Kernels};
 pub use error::{Error, Result};
 pub use estimate::{Estimate, local_lipschitz, measured_slopes};
 /// The linear algebra library whose matrices this crate takes and gives.

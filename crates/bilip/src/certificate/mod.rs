@@ -23,6 +23,7 @@ use crate::bounds::Bounds;
 use crate::error::{Error, Result};
 use crate::map::LayerRef;
 use crate::orthogonal::to_f64;
+use crate::parallel;
 use crate::real::Real;
 use psd::{Arrow, orthogonality_defect, power_of_two_at_least};
 
@@ -93,6 +94,23 @@ impl LayerCertificate {
             },
             reason: format!("the weights miss the condition by {:.2e}", -self.margin),
         })
+    }
+
+    /// That of a monotone layer whose condition is proved with a margin, so that it has the bounds of its design.
+    pub(crate) fn of_condition(claimed: Bounds, proved: Bounds, margin: f64) -> Self {
+        Self::of_interval(claimed, proved.mu(), proved.nu(), margin)
+    }
+
+    /// The same where the proved bounds may be others than those claimed.
+    pub(crate) fn of_interval(claimed: Bounds, mu: f64, nu: f64, margin: f64) -> Self {
+        LayerCertificate {
+            kind: LayerKind::MonLip,
+            claimed,
+            holds: mu >= claimed.mu() && nu <= claimed.nu(),
+            margin,
+            certified_mu: mu,
+            certified_nu: nu,
+        }
     }
 
     /// The certificate of a change of variables, whose bounds need no proof.
@@ -359,18 +377,61 @@ pub(crate) fn strong_monotonicity(v: &[Mat<f64>], units: &[usize]) -> f64 {
 
 /// Proves what bounds the stored `V`, `S` support in a layer designed for `design`.
 pub(crate) fn certify_monlip(v: &[Mat<f64>], s: MatRef<'_, f64>, design: Bounds) -> LayerCertificate {
-    let (arrow, scale) = condition(v, s, 1.0, 1.0);
-    if let Some(margin) = arrow.prove_positive() {
-        return LayerCertificate {
-            kind: LayerKind::MonLip,
-            claimed: design,
-            holds: true,
-            margin: margin / scale,
-            certified_mu: design.mu(),
-            certified_nu: design.nu(),
-        };
+    match proved_margin(v, s) {
+        Some(margin) => LayerCertificate::of_condition(design, design, margin),
+        None => supported_by_foreign_weights(
+            |hidden, corner| condition(v, s, hidden, corner).0.prove_positive().is_some(),
+            || {
+                let mut units = vec![v.first().map_or(s.nrows(), |v| v.ncols())];
+                units.extend(v.iter().map(|v| v.nrows()));
+                Norms::new(v, s, &units)
+            },
+            design,
+        ),
     }
-    supported_by_foreign_weights(v, s, design)
+}
+
+/// The same for weights that are block-diagonal in an orthonormal basis: the condition holds if it holds in every block.
+pub(crate) fn certify_blocks(
+    count: usize,
+    block: impl Fn(usize) -> (Vec<Mat<f64>>, Mat<f64>) + Sync + Send,
+    design: Bounds,
+) -> LayerCertificate {
+    let margins = parallel::map(count, |f| {
+        let (v, s) = block(f);
+        proved_margin(&v, s.as_ref())
+    });
+    if let Some(margins) = margins.into_iter().collect::<Option<Vec<f64>>>() {
+        let margin = margins.into_iter().fold(f64::INFINITY, f64::min);
+        return LayerCertificate::of_condition(design, design, margin);
+    }
+    supported_by_foreign_weights(
+        |hidden, corner| {
+            let proved = parallel::map(count, |f| {
+                let (v, s) = block(f);
+                condition(&v, s.as_ref(), hidden, corner)
+                    .0
+                    .prove_positive()
+                    .is_some()
+            });
+            proved.into_iter().all(|p| p)
+        },
+        || {
+            Norms::largest(parallel::map(count, |f| {
+                let (v, s) = block(f);
+                let mut units = vec![v.first().map_or(s.nrows(), |v| v.ncols())];
+                units.extend(v.iter().map(|v| v.nrows()));
+                Norms::new(&v, s.as_ref(), &units)
+            }))
+        },
+        design,
+    )
+}
+
+/// A proved lower bound on the smallest eigenvalue of the condition matrix, if it is positive.
+fn proved_margin(v: &[Mat<f64>], s: MatRef<'_, f64>) -> Option<f64> {
+    let (arrow, scale) = condition(v, s, 1.0, 1.0);
+    arrow.prove_positive().map(|margin| margin / scale)
 }
 
 /// For weights that miss the condition: the smallest defect, and the bounds that remain, by two routes.
@@ -381,25 +442,23 @@ pub(crate) fn certify_monlip(v: &[Mat<f64>], s: MatRef<'_, f64>, design: Bounds)
 ///    With `κ = ½δζ²` this gives `μ' = μ − κ` and `‖Δỹ‖ ≤ (γ/2)(1 + √(1 + 4κ/γ))‖Δx‖`.
 ///
 /// Both are proofs, so the better of each bound is taken.
-fn supported_by_foreign_weights(v: &[Mat<f64>], s: MatRef<'_, f64>, design: Bounds) -> LayerCertificate {
+///
+/// `proves` says whether the condition matrix is proved positive with these numbers on the diagonals of hidden units and border.
+fn supported_by_foreign_weights(
+    proves: impl Fn(f64, f64) -> bool,
+    norms: impl FnOnce() -> Norms,
+    design: Bounds,
+) -> LayerCertificate {
     let (mu, gamma) = (design.mu(), design.gap());
-    let defect = smallest(|delta| {
-        let (arrow, _) = condition(v, s, 1.0 + delta, 1.0);
-        arrow.prove_positive().is_some()
-    });
+    let defect = smallest(|delta| proves(1.0 + delta, 1.0));
     let mut certified_mu = 0.0;
     let mut certified_nu = f64::MAX;
-    if let Some(rho) = smallest(|extra| {
-        let (arrow, _) = condition(v, s, 1.0, 1.0 + extra);
-        arrow.prove_positive().is_some()
-    }) {
+    if let Some(rho) = smallest(|extra| proves(1.0, 1.0 + extra)) {
         certified_mu = mu;
         certified_nu = ((mu + (1.0 + rho) * gamma) * (1.0 + 1e-14)).min(f64::MAX);
     }
     if let Some(delta) = defect {
-        let mut units = vec![v.first().map_or(s.nrows(), |v| v.ncols())];
-        units.extend(v.iter().map(|v| v.nrows()));
-        let norms = Norms::new(v, s, &units);
+        let norms = norms();
         let gain = (2.0 * gamma).sqrt() * (1.0 + 1e-14);
         let (mut square, mut previous) = (0.0, 0.0);
         for (k, block) in norms.s_blocks.iter().enumerate() {
@@ -477,14 +536,7 @@ pub(crate) fn round_certified<T: Real>(
         let stored: Vec<_> = vt.iter().map(|v| to_f64(v.as_ref())).collect();
         let (arrow, scale) = condition(&stored, to_f64(st.as_ref()).as_ref(), 1.0, 1.0);
         if let Some(margin) = arrow.prove_positive() {
-            let certificate = LayerCertificate {
-                kind: LayerKind::MonLip,
-                claimed: design,
-                holds: true,
-                margin: margin / scale,
-                certified_mu: design.mu(),
-                certified_nu: design.nu(),
-            };
+            let certificate = LayerCertificate::of_condition(design, design, margin / scale);
             return Ok((vt, st, certificate));
         }
         epsilon *= 2.0;

@@ -40,23 +40,47 @@ impl Norms {
         });
         let s_blocks = norms.split_off(v.len());
         let v2 = norms;
-        // ‖w_k‖ ≤ ‖e_k‖ + ‖V_k‖‖w_{k−1}‖: the Frobenius norm of the matrix of products of the ‖V_k‖.
-        let mut square = 0.0;
-        for from in 0..units.len() {
-            let mut gain = 1.0;
-            square += 1.0;
-            for v in &v2[from..] {
-                gain *= v;
-                square += gain * gain;
-            }
-        }
         Norms {
             v_frobenius: v.iter().map(|v| frobenius_upper(v.as_ref())).fold(0.0, f64::max),
             s2: norm2_upper(s),
             s_frobenius: frobenius_upper(s),
-            amplification: square.sqrt() * (1.0 + 1e-12),
+            amplification: amplification(&v2),
             v2,
             s_blocks,
         }
     }
+
+    /// Entry by entry the largest of several: norms of a matrix that is block-diagonal in an orthonormal basis (Frobenius norms of its largest block).
+    pub(crate) fn largest(all: Vec<Norms>) -> Self {
+        let entries = |of: fn(&Norms) -> &Vec<f64>| -> Vec<f64> {
+            let count = all.first().map_or(0, |n| of(n).len());
+            (0..count)
+                .map(|k| all.iter().map(|n| of(n)[k]).fold(0.0, f64::max))
+                .collect()
+        };
+        let one = |of: fn(&Norms) -> f64| all.iter().map(of).fold(0.0, f64::max);
+        let v2 = entries(|n| &n.v2);
+        Norms {
+            amplification: amplification(&v2),
+            s_blocks: entries(|n| &n.s_blocks),
+            v_frobenius: one(|n| n.v_frobenius),
+            s2: one(|n| n.s2),
+            s_frobenius: one(|n| n.s_frobenius),
+            v2,
+        }
+    }
+}
+
+/// `‖w_k‖ ≤ ‖e_k‖ + ‖V_k‖‖w_{k−1}‖`: the Frobenius norm of the matrix of products of the `‖V_k‖`.
+fn amplification(v2: &[f64]) -> f64 {
+    let mut square = 0.0;
+    for from in 0..=v2.len() {
+        let mut gain = 1.0;
+        square += 1.0;
+        for v in &v2[from..] {
+            gain *= v;
+            square += gain * gain;
+        }
+    }
+    f64::sqrt(square) * (1.0 + 1e-12)
 }

@@ -8,7 +8,7 @@ const RESTART: usize = 80;
 /// Solves `A x = b` to `‖Ax − b‖ ≤ tolerance·‖b‖` given products with `A`, in at most `limit` of them.
 ///
 /// The Jacobians here have symmetric part ⪰ μI, for which GMRES converges without restarts in at most `n` products.
-pub(super) fn gmres(
+pub(crate) fn gmres(
     mut apply: impl FnMut(&[f64]) -> Vec<f64>,
     b: &[f64],
     tolerance: f64,

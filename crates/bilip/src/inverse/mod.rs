@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use davis_yin::DavisYin;
 pub use first_order::{InverseMethod, Iteration, LayerProblem};
 pub use forward::{ForwardBackward, ForwardBackwardForward, ForwardStep};
+pub(crate) use krylov::gmres;
 pub use newton::Newton;
 pub use resolvent::{DouglasRachford, PeacemanRachford};
 
@@ -178,7 +179,7 @@ impl InverseOptions {
         }
     }
 
-    fn check(&self, rows: usize, n: usize) -> Result<()> {
+    pub(crate) fn check(&self, rows: usize, n: usize) -> Result<()> {
         if !(self.tolerance >= 0.0 && self.tolerance.is_finite()) {
             return Err(Error::setting(
                 "tolerance",
