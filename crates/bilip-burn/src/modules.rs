@@ -322,6 +322,14 @@ impl<B: Backend> HouseholderOrthogonal<B> {
         shifted(self.rotate(x), &self.bias)
     }
 
+    /// As [`forward`](Self::forward), for many more rows than numbers in a row: P is computed first.
+    pub fn forward_many(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        let [_, n] = x.dims();
+        let eye = Tensor::<B, 2>::eye(n, &x.device()).cast(x.dtype());
+        // The rows of I Pᵀ are Pᵀ.
+        shifted(ops::matmul(x, self.rotate(eye)), &self.bias)
+    }
+
     /// `x Pᵀ`.
     fn rotate(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let vectors = self.vectors.val();

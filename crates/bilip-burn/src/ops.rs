@@ -20,13 +20,13 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, Element, Shape, Tensor, TensorData, TensorPrimitive};
+use burn::tensor::{DType, Element, Shape, Tensor, TensorData, TensorMetadata, TensorPrimitive};
 
+#[cfg(feature = "gpu")]
+use crate::gpu;
 use crate::kernel::monlip::Layout;
 use crate::kernel::{self, adam};
 use crate::portable;
-#[cfg(feature = "gpu")]
-use {crate::gpu, burn::tensor::TensorMetadata};
 
 /// The operation on the backend `$n`: by itself, or as a node of the graph under [`Autodiff`] with either strategy.
 macro_rules! natively {
@@ -123,20 +123,34 @@ pub(crate) fn cayley<B: Backend>(free: Tensor<B, 2>, gain: Tensor<B, 1>) -> Tens
     }
 }
 
-/// `A·B`, in the precision of its factors.
+/// `A·B`, in the precision of its factors: matrices, or as many of them on either side.
 ///
 /// Burn's own product takes tensor cores on GPUs that have them, which round single precision to 11 bits; this does not.
-pub(crate) fn matmul<B: Backend>(a: Tensor<B, 2>, b: Tensor<B, 2>) -> Tensor<B, 2> {
+pub(crate) fn matmul<B: Backend, const D: usize>(a: Tensor<B, D>, b: Tensor<B, D>) -> Tensor<B, D> {
     #[cfg(feature = "gpu")]
     if a.dtype() == DType::F32 {
         let mut native = Err([a.into_primitive().tensor(), b.into_primitive().tensor()]);
         on_gpus!(native, |a, D| D::product(&a[0], &a[1]), product_node,);
         return match native {
             Ok([c]) => wrap(c),
-            Err([a, b]) => wrap::<B, 2>(a).matmul(wrap(b)),
+            Err([a, b]) => wrap::<B, D>(a).matmul(wrap(b)),
         };
     }
     a.matmul(b)
+}
+
+/// The inverses of matrices whose symmetric part is ⪰ I: `[count, n, n]` to the same.
+pub(crate) fn inverse<B: Backend>(w: Tensor<B, 3>) -> Tensor<B, 3> {
+    let mut native = Err([w.into_primitive().tensor()]);
+    natively!(native, Flex, |a| Flex::invert(&a[0]), inverse_node,);
+    #[cfg(feature = "gpu")]
+    if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
+        on_gpus!(native, |a, D| D::invert(&a[0]), inverse_node,);
+    }
+    match native {
+        Ok([x]) => wrap(x),
+        Err([w]) => portable::inverses(wrap(w)),
+    }
 }
 
 /// One step of Adam: the new parameters and moments from the old ones and the gradient.
@@ -226,8 +240,10 @@ pub(crate) trait Kernels: Backend {
         cotangent: FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    /// The product of two matrices.
-    #[cfg(feature = "gpu")]
+    /// Inverses of matrices whose symmetric part is ⪰ I.
+    fn invert(w: &FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// The product of two matrices, or of as many on either side.
     fn product(a: &FloatTensor<Self>, b: &FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(a.clone(), b.clone())
     }
@@ -405,6 +421,16 @@ impl Kernels for Flex {
         }
     }
 
+    fn invert(w: &Flat) -> Flat {
+        in_precision!(w, T => {
+            let mut all = values::<T>(w).into_owned();
+            let shape = w.shape();
+            let n = shape[1];
+            kernel::cayley::invert_all(&mut all, n);
+            tensor(all, shape)
+        })
+    }
+
     fn adam_step([parameters, gradient, first, second]: [Flat; 4], step: adam::Step) -> [Flat; 3] {
         // In place where nobody else holds the numbers, which is the rule in a training loop.
         let mut tensors =
@@ -456,6 +482,37 @@ impl<B: Kernels> Backward<B, 2> for CayleyNode {
                 grads.register::<B>(node.id, gradient);
             }
         }
+    }
+}
+
+#[derive(Debug)]
+struct InverseNode;
+
+impl<B: Kernels> Backward<B, 1> for InverseNode {
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let x = B::float_transpose(ops.state);
+        let cotangent = grads.consume::<B>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            // W̄ = −Xᵀ X̄ Xᵀ.
+            let gradient = B::product(&B::product(&x, &cotangent), &x);
+            grads.register::<B>(node.id, B::float_neg(gradient));
+        }
+    }
+}
+
+/// Inverses as one node of the graph.
+fn inverse_node<B: Kernels, C: CheckpointStrategy>(
+    [w]: [FloatTensor<Autodiff<B, C>>; 1],
+) -> FloatTensor<Autodiff<B, C>> {
+    let x = B::invert(&w.primitive);
+    match Backward::<B, 1>::prepare::<C>(InverseNode, [w.node.clone()])
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(prep) => prep.finish(x.clone(), x),
+        OpsKind::UnTracked(prep) => prep.finish(x),
     }
 }
 

@@ -48,6 +48,15 @@ fn inverse<B: Backend>(w: Tensor<B, 2>) -> Tensor<B, 2> {
     x.clone().mul_scalar(2.0) - x.clone().matmul(w.matmul(x))
 }
 
+/// The same for several matrices, `[count, n, n]`.
+pub(crate) fn inverses<B: Backend>(w: Tensor<B, 3>) -> Tensor<B, 3> {
+    let [count, n, _] = w.dims();
+    let each = (0..count)
+        .map(|k| inverse(w.clone().slice([k..k + 1, 0..n, 0..n]).reshape([n, n])).reshape([1, n, n]))
+        .collect();
+    Tensor::cat(each, 0)
+}
+
 /// `J = [2X − I; −2HX]` of a tall free matrix with its gain: orthonormal columns.
 pub(crate) fn cayley<B: Backend>(free: Tensor<B, 2>, gain: Tensor<B, 1>) -> Tensor<B, 2> {
     let [rows, cols] = free.dims();

@@ -847,6 +847,47 @@ pub fn finish_phi(
     out[at] = value;
 }
 
+/// Matrices in the corner of larger ones that are the identity elsewhere.
+#[cube(launch)]
+pub fn embed(
+    from: &Array<f32>,
+    to: &mut Array<f32>,
+    count: u32,
+    #[comptime] n: usize,
+    #[comptime] size: usize,
+) {
+    let at = ABSOLUTE_POS;
+    if at >= count as usize {
+        terminate!();
+    }
+    let (row, col) = (at / size % size, at % size);
+    let mut value = 0.0f32;
+    if row == col {
+        value = 1.0f32;
+    }
+    if row < n && col < n {
+        value = from[(at / comptime!(size * size) * n + row) * n + col];
+    }
+    to[at] = value;
+}
+
+/// The corners again.
+#[cube(launch)]
+pub fn crop(
+    from: &Array<f32>,
+    to: &mut Array<f32>,
+    count: u32,
+    #[comptime] n: usize,
+    #[comptime] size: usize,
+) {
+    let at = ABSOLUTE_POS;
+    if at >= count as usize {
+        terminate!();
+    }
+    let (row, col) = (at / n % n, at % n);
+    to[at] = from[(at / comptime!(n * n) * size + row) * size + col];
+}
+
 /// The gradient of a lone matrix's gain.
 #[cube(launch)]
 pub fn finish_gain(squares: &Array<f32>, inner: &Array<f32>, out: &mut Array<f32>) {

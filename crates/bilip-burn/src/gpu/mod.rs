@@ -849,12 +849,48 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
     }
 
     fn product(a: &FloatTensor<Self>, b: &FloatTensor<Self>) -> FloatTensor<Self> {
-        let (m, k, n) = (a.shape()[0], a.shape()[1], b.shape()[1]);
+        let (mut shape, last) = (a.shape(), b.shape().num_dims() - 1);
+        let (m, k, n) = (shape[last - 1], shape[last], b.shape()[last]);
+        let matrices = if last == 2 { shape[0] } else { 1 };
+        shape[last] = n;
         let (a, b) = (Buffer(a.clone()), Buffer(b.clone()));
-        let c = a.shaped([m, n]);
-        let to = View::new(&c, n, 0);
-        product(View::of(&a), View::of(&b), to, (m, n, k), 1, 1.0, false);
+        let c = a.shaped(shape);
+        let to = View::new(&c, n, m * n);
+        product(View::of(&a), View::of(&b), to, (m, n, k), matrices, 1.0, false);
         c.0
+    }
+
+    fn invert(w: &FloatTensor<Self>) -> FloatTensor<Self> {
+        let shape = w.shape();
+        let (matrices, n) = (shape[0], shape[1]);
+        let size = padded(n);
+        let w = Buffer::of(w);
+        let wide = w.like(matrices * size * size);
+        let (cubes, dim) = w.units(matrices * size * size);
+        element::embed::launch::<R>(
+            w.client(),
+            cubes,
+            dim,
+            w.array(),
+            wide.array(),
+            (matrices * size * size) as u32,
+            n,
+            size,
+        );
+        let x = inverse(wide, size, matrices);
+        let out = w.shaped(shape);
+        let (cubes, dim) = w.units(matrices * n * n);
+        element::crop::launch::<R>(
+            w.client(),
+            cubes,
+            dim,
+            x.array(),
+            out.array(),
+            (matrices * n * n) as u32,
+            n,
+            size,
+        );
+        out.0
     }
 
     fn adam_step(tensors: [FloatTensor<Self>; 4], step: Step) -> [FloatTensor<Self>; 3] {

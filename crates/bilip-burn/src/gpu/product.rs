@@ -46,15 +46,16 @@ impl<'a, R: Gpu> View<'a, R> {
         }
     }
 
-    /// A tensor of two dimensions as it lies in memory, transposed or not.
+    /// A tensor of two dimensions, or of three with the matrices' number first, as it lies in memory, transposed or not.
     pub fn of(buffer: &'a Buffer<R>) -> Self {
         let strides = buffer.0.meta.strides();
+        let last = strides.len() - 1;
         View {
             buffer,
             offset: 0,
-            batch: 0,
-            row: strides[0],
-            col: strides[1],
+            batch: if last == 2 { strides[0] } else { 0 },
+            row: strides[last - 1],
+            col: strides[last],
         }
     }
 
