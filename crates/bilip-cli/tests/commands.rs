@@ -511,6 +511,7 @@ fn help_fits_the_screen_and_has_an_example() {
         "export",
         "bench",
         "repro",
+        "data",
         "completions",
         "man",
     ] {

@@ -7,6 +7,7 @@ mod config;
 mod error;
 mod experiments;
 mod files;
+pub mod images;
 pub mod plot;
 mod png;
 mod report;

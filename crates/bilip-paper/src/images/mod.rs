@@ -1,0 +1,56 @@
+//! Image data: CIFAR-10 and CIFAR-100 from their standard files, and pictures spoilt in known ways.
+
+mod cifar;
+mod corrupt;
+
+pub use cifar::{Dataset, cifar10_files_from_package, npm_package};
+pub use corrupt::{Corruption, SEVERITIES};
+
+/// The side of the images.
+pub const SIDE: usize = 32;
+/// Numbers of an image: red, green and blue planes of pixels, row by row.
+pub const PIXELS: usize = 3 * SIDE * SIDE;
+
+/// Images with the class of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Images {
+    /// `[count, 3, 32, 32]`, from 0 to 255.
+    pub pixels: Vec<u8>,
+    /// The class of each.
+    pub labels: Vec<u8>,
+    /// Number of classes.
+    pub classes: usize,
+}
+
+impl Images {
+    /// Number of images.
+    pub fn count(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// The first so many; all if there are fewer.
+    pub fn first(&self, count: usize) -> Images {
+        let count = count.min(self.count());
+        Images {
+            pixels: self.pixels[..count * PIXELS].to_vec(),
+            labels: self.labels[..count].to_vec(),
+            classes: self.classes,
+        }
+    }
+
+    /// All images spoilt, each with random numbers of its own.
+    pub fn corrupted(&self, corruption: Corruption, severity: usize, seed: u64) -> Images {
+        let spoil = corruption.prepare(severity);
+        let pixels = self
+            .pixels
+            .chunks_exact(PIXELS)
+            .enumerate()
+            .flat_map(|(k, image)| spoil.apply(image, seed.wrapping_add(k as u64)))
+            .collect();
+        Images {
+            pixels,
+            labels: self.labels.clone(),
+            classes: self.classes,
+        }
+    }
+}
