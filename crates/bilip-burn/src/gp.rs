@@ -385,6 +385,10 @@ impl<B: Backend, M: Module<B> + Predict<B>> Predict<B> for GpNet<B, M> {
             ..self
         }
     }
+
+    fn penalty(&self) -> Option<Tensor<B, 1>> {
+        self.net.penalty()
+    }
 }
 
 /// The feature map of SNGP (Liu et al. 2020): residual layers `x + c·relu(Wx + b)` with `‖W‖ ≤ 1`, dropout on the branch while training.

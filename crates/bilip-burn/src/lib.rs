@@ -26,6 +26,7 @@ mod published;
 mod schedule;
 mod spectral;
 mod train;
+mod vision;
 
 pub use adam::{Adam, AdamState};
 pub use baselines::{Branch, Icnn, ResidualConfig, ResidualLayer, ResidualNet};
@@ -46,3 +47,4 @@ pub use published::PublishedBiLipNet;
 pub use schedule::Schedule;
 pub use spectral::{Normalization, NormalizedLinear};
 pub use train::{Epoch, Loss, OptimizerKind, TrainConfig, Trained, train};
+pub use vision::{Augment, ConvFeatures, ConvFeaturesConfig, NormalizedConv};

@@ -22,6 +22,11 @@ pub trait Predict<B: Backend> {
     /// Columns of inputs, parameters and targets that the model takes; `None` where any number will do.
     fn columns(&self) -> (Option<usize>, usize, Option<usize>);
 
+    /// What is added to the loss while training, if anything.
+    fn penalty(&self) -> Option<Tensor<B, 1>> {
+        None
+    }
+
     /// The model after an optimiser step, with what it carries along besides parameters brought up to date.
     fn settle(self) -> Self
     where

@@ -19,6 +19,7 @@ use crate::data::{Table, shuffled};
 use crate::error::{Error, Result};
 use crate::predict::Predict;
 use crate::schedule::Schedule;
+use crate::vision::Augment;
 
 /// What is minimised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,7 @@ pub enum OptimizerKind {
 /// | `checkpoints` | none | folder of checkpoints; a run found there is resumed |
 /// | `checkpoint_every` | 10 | epochs between checkpoints |
 /// | `metrics` | none | file of the epochs' figures, CSV or, by its name, JSON |
+/// | `augment` | none | images moved and mirrored at random |
 /// | `progress` | false | a bar with loss, bounds, step time and time left, on a terminal |
 #[derive(Clone, Debug)]
 pub struct TrainConfig {
@@ -84,6 +86,8 @@ pub struct TrainConfig {
     pub checkpoint_every: usize,
     /// Where the figures of every epoch are written, as a CSV table or, if the name ends in `.json`, as JSON.
     pub metrics: Option<PathBuf>,
+    /// Changes of the inputs, if they are images, at random in every step.
+    pub augment: Option<Augment>,
     /// Whether to show a progress bar.
     pub progress: bool,
 }
@@ -103,6 +107,7 @@ impl Default for TrainConfig {
             checkpoints: None,
             checkpoint_every: 10,
             metrics: None,
+            augment: None,
             progress: false,
         }
     }
@@ -337,13 +342,20 @@ where
             &mut Rng::new(config.seed ^ ((epoch as u64 + 1) << 32)),
         );
         let order = resident.indices(&order, &device);
+        let mut chance = Rng::new(config.seed ^ ((epoch as u64 + 1) << 32) ^ 1);
         let (mut losses, mut rate) = (Vec::with_capacity(batches), 0.0);
         for k in 0..batches {
             let rows = k * config.batch..((k + 1) * config.batch).min(table.rows());
             rate = config.schedule.rate(epoch * batches + k, total);
-            let batch = resident.select(order.clone().slice(rows));
-            let value = loss(&model, batch);
+            let mut batch = resident.select(order.clone().slice(rows));
+            if let Some(augment) = &config.augment {
+                batch.inputs = augment.apply(batch.inputs, &mut chance);
+            }
+            let mut value = loss(&model, batch);
             losses.push(value.clone().inner());
+            if let Some(penalty) = model.penalty() {
+                value = value + penalty;
+            }
             let gradients = GradientsParams::from_grads(value.backward(), &model);
             model = optimizer.step(rate, model, gradients).settle();
         }

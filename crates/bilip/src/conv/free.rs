@@ -63,6 +63,12 @@ impl Kernels {
         Self::new(outputs, inputs, size, values)
     }
 
+    /// The matrix by which circular convolution on a torus of the given side acts on the channels at a frequency, `[[Re, −Im], [Im, Re]]`: its norm is that of the convolution
+    /// there.
+    pub fn embedded_at(&self, frequency: (usize, usize), side: usize) -> Mat<f64> {
+        self.at((frequency.0 % side, frequency.1 % side), side).embedded()
+    }
+
     /// The matrix by which circular convolution acts on the channels at a frequency: `Σ_d K[d]·exp(−2πi⟨f, d⟩/size)`.
     pub(crate) fn at(&self, (i, j): (usize, usize), image: usize) -> Complex<f64> {
         let k = self.size;
