@@ -1,0 +1,139 @@
+//! The image classifier in small: it learns, its blocks are certified afterwards, and they can be inverted.
+
+use bilip::{InverseOptions, Rng, metrics};
+use bilip_burn::{
+    Accumulation, Augment, ConvFeaturesConfig, GpConfig, GpNet, Loss, OptimizerKind, Schedule, TrainConfig,
+    data, train,
+};
+use burn::backend::{Autodiff, Flex};
+use burn::module::AutodiffModule;
+use burn::tensor::{DType, Tensor, TensorData};
+
+type B = Autodiff<Flex>;
+
+const SIZE: usize = 8;
+const COUNT: usize = 240;
+
+/// Stripes that lie, stand or lean, in random colours, with noise.
+fn stripes(seed: u64) -> data::Table {
+    let mut rng = Rng::new(seed);
+    let (mut images, mut classes) = (Vec::new(), Vec::new());
+    for k in 0..COUNT {
+        let class = k % 3;
+        let (phase, color) = (8.0 * rng.uniform(), rng.normals(3));
+        for c in 0..3 {
+            for p in 0..SIZE {
+                for q in 0..SIZE {
+                    let along = match class {
+                        0 => p as f64,
+                        1 => q as f64,
+                        _ => (p + q) as f64,
+                    };
+                    let wave = (1.6 * (along + phase)).sin();
+                    images.push((0.5 + 0.5 * color[c].abs()) * wave + 0.3 * rng.normal());
+                }
+            }
+        }
+        classes.push(class as f64);
+    }
+    data::Table::new(images, 3 * SIZE * SIZE, classes, 1).unwrap()
+}
+
+#[test]
+fn a_small_image_classifier_learns_and_keeps_its_guarantee() {
+    let device = Default::default();
+    let (training, test) = (stripes(1), stripes(2));
+    let config = ConvFeaturesConfig {
+        size: SIZE,
+        outputs: 16,
+        ..ConvFeaturesConfig::new(0.65, 1).unwrap()
+    };
+    let head = GpConfig {
+        features: 64,
+        length_scale: 4.0,
+        orthogonal: true,
+        normalize: true,
+        ..GpConfig::new(16, 3)
+    };
+    let net = GpNet::new(
+        config.init::<B>(&device).unwrap(),
+        head.init::<B>(&device).unwrap(),
+    );
+    let settings = TrainConfig {
+        epochs: 12,
+        batch: 40,
+        loss: Loss::CrossEntropy,
+        optimizer: OptimizerKind::Sgd {
+            momentum: 0.9,
+            nesterov: true,
+        },
+        schedule: Schedule::one_cycle(0.1, (0.25, 0.7, 10.0, 10.0)),
+        augment: Some(Augment {
+            channels: 3,
+            size: SIZE,
+            pad: 1,
+        }),
+        ..Default::default()
+    };
+    let clock = std::time::Instant::now();
+    let trained = train::<B, _>(net, &training, None, &settings).unwrap();
+    println!(
+        "{} s, losses {:?}",
+        clock.elapsed().as_secs_f64(),
+        trained.history.iter().map(|e| e.train_loss).collect::<Vec<_>>()
+    );
+    let net = trained.model.valid();
+    let head = net
+        .posterior(&training, Loss::CrossEntropy, 1.0, Accumulation::Exact, &device)
+        .unwrap();
+    let rows = net.hidden_rows(test.inputs(), 3 * SIZE * SIZE, &device);
+    let p = head.probabilities(&rows, std::f64::consts::PI / 8.0).unwrap();
+    let labels: Vec<usize> = test.targets().iter().map(|v| *v as usize).collect();
+    let accuracy = metrics::accuracy(&p, &labels).unwrap();
+    println!("accuracy {accuracy}");
+    assert!(accuracy > 0.9, "{accuracy}");
+
+    let features = net.net();
+    for convolution in features.convolutions() {
+        let norm = convolution.certified_norm().unwrap();
+        assert!(norm < 8.0, "{norm}");
+    }
+    let data = TensorData::new(test.inputs()[..2 * 3 * SIZE * SIZE].to_vec(), [2, 3, SIZE, SIZE]);
+    let x = Tensor::<Flex, 4>::from_data(data.convert_dtype(DType::F32), (&device, DType::F32));
+    for (k, block) in features.blocks().iter().enumerate() {
+        let layer = block.monotone().freeze::<f64>().unwrap();
+        let certificate = layer.verify();
+        assert!(certificate.holds(), "block {k}");
+        assert_eq!(certificate.certified(), Some(config.bounds));
+        assert!(
+            block
+                .orthogonal()
+                .freeze::<f64>()
+                .unwrap()
+                .layer_certificate()
+                .holds()
+        );
+        // What the block sees of real pictures comes back.
+        let inputs: Vec<f64> = features
+            .before_block(x.clone(), k)
+            .to_data()
+            .iter::<f64>()
+            .collect();
+        let y = layer.forward(&inputs).unwrap();
+        let options = InverseOptions {
+            tolerance: 1e-5,
+            ..Default::default()
+        };
+        let inverse = layer.inverse(&y, &options).unwrap();
+        assert!(inverse.converged(), "block {k}: {:?}", inverse.rows);
+        let n = layer.dim();
+        for (r, report) in inverse.rows.iter().enumerate() {
+            let range = r * n..(r + 1) * n;
+            let error: f64 = range
+                .map(|i| (inverse.x[i] - inputs[i]).powi(2))
+                .sum::<f64>()
+                .sqrt();
+            assert!(error <= report.error_bound && report.error_bound <= 1e-5);
+        }
+    }
+}
