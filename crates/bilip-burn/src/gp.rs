@@ -108,7 +108,9 @@ fn in_blocks<B: Backend>(
     device: &B::Device,
     f: impl Fn(Tensor<B, 2>) -> Tensor<B, 2>,
 ) -> Vec<f64> {
-    x.chunks(2_048 * columns)
+    // Images are large rows, and grow on their way.
+    let rows = ((1 << 20) / columns.max(1)).clamp(1, 2_048);
+    x.chunks(rows * columns)
         .flat_map(|block| {
             let rows = matrix::<B>(block.to_vec(), [block.len() / columns, columns], device);
             numbers(f(rows))

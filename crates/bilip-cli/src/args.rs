@@ -398,6 +398,8 @@ pub enum BenchConfig {
     Rosenbrock20,
     /// n 64, two blocks of 8x1024, batch 1024
     Wide,
+    /// The paper's image network of width 10, batch 256
+    Cifar10,
 }
 
 #[derive(Args, Debug)]
@@ -406,12 +408,12 @@ pub struct Bench {
     /// A training step, the evaluation of a batch, or its inversion to a certified 1e-8
     #[arg(value_enum, hide_possible_values = true, value_name = "train|forward|inverse")]
     pub what: BenchWhat,
-    /// n 1, 8x32; n 2, two blocks 4x128; n 20, two blocks 8x256; n 64, two blocks 8x1024
+    /// n 1, 8x32; n 2, two blocks 4x128; n 20, two blocks 8x256; n 64, two blocks 8x1024; the image network
     #[arg(
         long,
         value_enum,
         hide_possible_values = true,
-        value_name = "step|rosenbrock|rosenbrock20|wide"
+        value_name = "step|rosenbrock|rosenbrock20|wide|cifar10"
     )]
     pub config: BenchConfig,
     /// Where
@@ -430,7 +432,7 @@ pub struct Bench {
     after_help = "What has been run is not run again: remove the folder to start anew.\n\nExample:\n  bilip repro step --quick --out /tmp/step"
 )]
 pub struct Repro {
-    /// step, rosenbrock, rosenbrock-sine, parametric, rosenbrock20, solver, inverse, moons, all; or report
+    /// step, rosenbrock, rosenbrock-sine, parametric, rosenbrock20, solver, inverse, moons, cifar10, all; or report
     pub name: String,
     /// Seeds of every model
     #[arg(long, default_value_t = 5)]
@@ -456,6 +458,9 @@ pub struct Repro {
     /// Where to train
     #[arg(long, default_value_t = Device::Cpu, value_parser = device, value_name = "cpu|cuda|cuda:N")]
     pub device: Device,
+    /// Folder of data files, for cifar10 (see bilip data) [default: data/cifar10]
+    #[arg(long, value_name = "FOLDER")]
+    pub data: Option<PathBuf>,
     /// One run only
     #[arg(long, hide = true)]
     pub job: Option<String>,

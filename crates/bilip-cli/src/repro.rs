@@ -50,6 +50,7 @@ pub fn run(args: &args::Repro) -> Result<Outcome> {
                 progress: args.jobs == 1 && args.job.is_none(),
                 command: command_line(args, name),
                 device: args.device,
+                data: args.data.clone(),
             },
         )?;
         if let Some(id) = &args.job {
@@ -148,6 +149,9 @@ fn run_jobs(args: &args::Repro, name: &str, out: &Path, experiment: &Experiment)
             }
             if let Some(config) = &args.config {
                 command.arg("--config").arg(config);
+            }
+            if let Some(data) = &args.data {
+                command.arg("--data").arg(data);
             }
             let child = command
                 .stdin(Stdio::null())

@@ -461,6 +461,14 @@ fn every_bad_input_is_one_clear_message() {
             "not a package's archive",
         ),
         ("data cifar11 out".into(), "cifar10"),
+        (
+            "repro cifar10 --out out --data missing".into(),
+            "missing/data_batch_1.bin",
+        ),
+        (
+            "bench inverse --config cifar10".into(),
+            "--config cifar10: only training is timed",
+        ),
         // Imports.
         (
             "import missing.safetensors --from plnet-jax -o out.safetensors".into(),

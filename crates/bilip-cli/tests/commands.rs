@@ -637,6 +637,11 @@ fn experiments_run_in_their_short_version_and_make_a_page() {
         ),
         ("solver", "solver", vec!["newton.steps_to_1e-10.tau5"]),
         ("inverse", "inverse", vec!["newton.steps_to_1e-6(n8,6x64)"]),
+        (
+            "cifar10",
+            "corruptions",
+            vec!["bilipnet(0.65).accuracy", "bilipnet(0.65).certified_nu"],
+        ),
     ] {
         let result: serde_json::Value =
             serde_json::from_str(&place.read(&format!("out/{name}/result.json"))).unwrap();
@@ -676,7 +681,7 @@ fn experiments_run_in_their_short_version_and_make_a_page() {
         "{}",
         again.stderr
     );
-    assert!(place.ok("repro report --out out").contains("8 experiments"));
+    assert!(place.ok("repro report --out out").contains("9 experiments"));
     let page = place.read("out/report.html");
     for part in ["<svg", "rosenbrock20", "published", "bilip repro step"] {
         assert!(page.contains(part), "{part}");

@@ -98,6 +98,8 @@ pub enum Kind {
     GpBilipnet,
     /// SNGP: residual layers under a Gaussian process.
     GpSngp,
+    /// A bi-Lipschitz image network under a Gaussian process.
+    ConvBilipnet,
 }
 
 /// What others report for a metric.
@@ -162,7 +164,15 @@ impl Config {
         };
         self.epochs = (self.epochs / 100).max(2);
         self.schedule_steps = None;
+        if self.models.iter().any(|m| m.kind == Kind::ConvBilipnet) {
+            (self.rows, self.test, self.batch) = (self.rows.min(96), self.test.min(24), self.batch.min(32));
+            self.models.truncate(1);
+        }
         for model in &mut self.models {
+            if model.kind == Kind::ConvBilipnet {
+                model.hidden.fill(1);
+                continue;
+            }
             for width in &mut model.hidden {
                 *width = (*width / 8).max(4);
             }

@@ -32,6 +32,8 @@ pub struct Settings {
     pub command: String,
     /// Where models are trained.
     pub device: Device,
+    /// The folder of data files, for experiments that need them.
+    pub data: Option<PathBuf>,
 }
 
 /// One model trained with one seed.
@@ -151,7 +153,7 @@ pub struct Experiment {
 }
 
 /// Names of all experiments, in the order in which they build on each other.
-pub const EXPERIMENTS: [&str; 8] = [
+pub const EXPERIMENTS: [&str; 9] = [
     "step",
     "rosenbrock",
     "rosenbrock-sine",
@@ -160,6 +162,7 @@ pub const EXPERIMENTS: [&str; 8] = [
     "solver",
     "inverse",
     "moons",
+    "cifar10",
 ];
 
 impl Experiment {

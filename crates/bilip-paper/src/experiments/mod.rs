@@ -1,5 +1,6 @@
 //! The experiments, one file each, and how they are found by name.
 
+mod cifar10;
 mod fit;
 mod inverse;
 mod moons;
@@ -14,6 +15,9 @@ use std::collections::BTreeMap;
 use crate::error::{Error, Result};
 use crate::run::{Experiment, ExperimentResult, Job, JobResult};
 
+/// What the head of a Gaussian process sees of rows.
+type Hidden = Box<dyn Fn(&[f64]) -> Vec<f64>>;
+
 /// The shipped configuration, of those that train.
 pub(crate) fn shipped(name: &str) -> Option<&'static str> {
     Some(match name {
@@ -23,6 +27,7 @@ pub(crate) fn shipped(name: &str) -> Option<&'static str> {
         "parametric" => include_str!("../../configs/parametric.toml"),
         "rosenbrock20" => include_str!("../../configs/rosenbrock20.toml"),
         "moons" => include_str!("../../configs/moons.toml"),
+        "cifar10" => include_str!("../../configs/cifar10.toml"),
         _ => return None,
     })
 }
@@ -35,6 +40,7 @@ pub(crate) fn title(name: &str) -> &'static str {
         "parametric" => "A minimum that moves with a parameter",
         "rosenbrock20" => "Twenty dimensions: the distortion as a regulariser",
         "moons" => "Two moons: knowing what is not known",
+        "cifar10" => "CIFAR-10, clean and spoilt",
         "solver" => "Computing the minimum: gap against steps",
         _ => "Inverting a layer: error against steps",
     }
@@ -56,6 +62,7 @@ pub(crate) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
         "parametric" => parametric::run(experiment, job),
         "rosenbrock20" => rosenbrock20::run(experiment, job),
         "moons" => moons::run(experiment, job),
+        "cifar10" => cifar10::run(experiment, job),
         other => Err(Error::config(other, "has no jobs")),
     }
 }
@@ -68,6 +75,7 @@ pub(crate) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
         "parametric" => parametric::finish(experiment, result),
         "rosenbrock20" => rosenbrock20::finish(experiment, result),
         "moons" => moons::finish(experiment, result),
+        "cifar10" => cifar10::finish(experiment, result),
         "solver" => solver::finish(experiment, result),
         _ => inverse::finish(experiment, result),
     }

@@ -11,7 +11,7 @@ use bilip_burn::{
 use burn::module::{AutodiffModule, Module, ModuleDisplay};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 
-use super::{fit, job_result};
+use super::{Hidden, fit, job_result};
 use crate::config::Kind;
 use crate::error::{Error, Result};
 use crate::files;
@@ -41,9 +41,6 @@ fn grid(side: usize) -> Vec<f64> {
         .flat_map(|k| [at(k % side, X), at(k / side, Y)])
         .collect()
 }
-
-/// What the head sees of rows.
-type Hidden = Box<dyn Fn(&[f64]) -> Vec<f64>>;
 
 /// A trained model as numbers: what its head sees of rows, and the head.
 struct Trained {
