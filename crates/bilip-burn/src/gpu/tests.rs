@@ -276,3 +276,78 @@ fn partial_networks_and_baselines_go_as_on_the_cpu() {
     );
     close("residual", &gpu, &cpu, 1e-4);
 }
+
+#[test]
+fn image_layers_go_as_on_the_cpu() {
+    use crate::{ConvConfig, ConvFeaturesConfig};
+    if !available() {
+        return;
+    }
+    /// The value, and the gradients of x and of all parameters by their sum of squares.
+    fn layer<B: AutodiffBackend>(channels: usize, image: usize, units: &[usize]) -> [Vec<f64>; 2] {
+        let bounds = bilip::Bounds::new(0.2, 3.0).unwrap();
+        let config = ConvConfig::new(channels, image, units, bounds);
+        let layer = config.init::<B>(&Default::default()).unwrap();
+        let shape = [3, channels, image, image];
+        let count = shape.iter().product();
+        let mut rng = Rng::new(4);
+        let x = tensor::<B, 4>(&rng.normals(count), shape).require_grad();
+        let weight = tensor::<B, 4>(&rng.normals(count), shape);
+        let y = layer.forward(x.clone());
+        let gradients = (y.clone() * weight).sum().backward();
+        [numbers(y), numbers(x.grad(&gradients).unwrap())]
+    }
+    for (channels, image, units) in [(3, 6, &[2, 2][..]), (40, 4, &[10, 10, 20]), (5, 3, &[1, 2])] {
+        let gpu = layer::<Autodiff<Gpu>>(channels, image, units);
+        let cpu = layer::<Autodiff<Flex>>(channels, image, units);
+        close("image layer", &gpu[0], &cpu[0], 1e-4);
+        close("gradient of images", &gpu[1], &cpu[1], 1e-4);
+    }
+    fn losses<B: AutodiffBackend>() -> Vec<f64> {
+        use crate::{Augment, GpConfig, GpNet, Loss, OptimizerKind, Schedule, TrainConfig, data, train};
+        let mut rng = Rng::new(1);
+        let images = rng.normals(40 * 3 * 64);
+        let classes = (0..40).map(|k| f64::from(k % 3)).collect();
+        let table = data::Table::new(images, 3 * 64, classes, 1).unwrap();
+        let config = ConvFeaturesConfig {
+            size: 8,
+            outputs: 8,
+            ..ConvFeaturesConfig::new(0.65, 1).unwrap()
+        };
+        let head = GpConfig {
+            features: 32,
+            length_scale: 3.0,
+            normalize: true,
+            ..GpConfig::new(8, 3)
+        };
+        let device = Default::default();
+        let net = GpNet::new(
+            config.init::<B>(&device).unwrap(),
+            head.init::<B>(&device).unwrap(),
+        );
+        let settings = TrainConfig {
+            epochs: 3,
+            batch: 20,
+            loss: Loss::CrossEntropy,
+            optimizer: OptimizerKind::Sgd {
+                momentum: 0.9,
+                nesterov: true,
+            },
+            schedule: Schedule::Constant { rate: 0.05 },
+            augment: Some(Augment {
+                channels: 3,
+                size: 8,
+                pad: 1,
+            }),
+            ..TrainConfig::default()
+        };
+        let trained = train::<B, _>(net, &table, None, &settings).unwrap();
+        trained.history.iter().map(|e| e.train_loss).collect()
+    }
+    close(
+        "losses of an image network",
+        &losses::<Autodiff<Gpu>>(),
+        &losses::<Autodiff<Flex>>(),
+        1e-3,
+    );
+}
