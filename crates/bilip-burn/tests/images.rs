@@ -121,7 +121,7 @@ fn a_small_image_classifier_learns_and_keeps_its_guarantee() {
             .collect();
         let y = layer.forward(&inputs).unwrap();
         let options = InverseOptions {
-            tolerance: 1e-5,
+            tolerance: 1e-6,
             ..Default::default()
         };
         let inverse = layer.inverse(&y, &options).unwrap();
@@ -133,7 +133,7 @@ fn a_small_image_classifier_learns_and_keeps_its_guarantee() {
                 .map(|i| (inverse.x[i] - inputs[i]).powi(2))
                 .sum::<f64>()
                 .sqrt();
-            assert!(error <= report.error_bound && report.error_bound <= 1e-5);
+            assert!(error <= report.error_bound && report.error_bound <= 1e-6);
         }
     }
 }

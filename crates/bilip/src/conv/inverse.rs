@@ -147,8 +147,8 @@ impl ConvMonLip<f64> {
     /// `F(x)` of one image, and a proved bound on the Euclidean norm of its rounding error.
     ///
     /// Norm by norm through the formula: a product with the matrix of the Fourier transform, entries at most one and known to a few units in the last place, loses
-    /// `(γ_s + 8u)·s` for a matrix of norm √s; a product at a frequency `γ·‖·‖_F`; what is lost before an activation is amplified by the layers after it at
-    /// most as [`Norms::amplification`] says.
+    /// `(γ_s + 8u)·s` for a matrix of norm √s; a product at a frequency `γ·‖·‖_F`; and of what is lost before an activation, the output feels the square root of
+    /// [`Norms::amplification`], for the reason given in [`crate::rounding`].
     fn evaluate_with_error(&self, x: &[f64], norms: &Norms) -> (Vec<f64>, f64) {
         let e = &self.explicit;
         let mut sizes = Sizes::default();
@@ -167,8 +167,12 @@ impl ConvMonLip<f64> {
         let before = gain * (s2 * lost_x + product(self.channels()) * norms.s_frobenius * (size_x + lost_x))
             + (product(widest) * norms.v_frobenius + v2 * transform) * size_z
             + (transform + 8.0 * u) * (size_v + size_b);
-        let hidden = norms.amplification * (before + 16.0 * u * (size_v + size_z)) + 16.0 * u * size_z;
-        let out = s2 * (hidden + transform * size_z) + product(widest) * norms.s_frobenius * size_z;
+        // The activation's own rounding, which later layers and the output see.
+        let own = 16.0 * u * size_z;
+        let through = norms.amplification.sqrt() * (before + (1.0 + v2) * own);
+        let out = through
+            + s2 * (own + transform * size_z)
+            + product(e.hidden_bias.len()) * norms.s_frobenius * size_z;
         let output_bias = norm_up(&e.output_bias) * s;
         let error = 0.5 * gain * (out + transform * s2 * size_z)
             + 8.0 * u * (norm_up(&y) + e.skip().abs() * size_x + output_bias);
