@@ -117,7 +117,8 @@ pub struct ConvFree {
     pub hidden_bias: Vec<f64>,
     /// Bias of every output channel.
     pub output_bias: Vec<f64>,
-    /// Whether the skip connection is that of the published code, which moves the bounds; see [`ConvExplicit::published`].
+    /// Whether the skip connection is that of the published code: it scales x by √γ before x goes into the skip connection ½(μ + ν)x of its form of the layer, which
+    /// moves the bounds by `½(μ + ν)(√γ − 1)`.
     pub published: bool,
 }
 
