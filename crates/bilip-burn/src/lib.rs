@@ -47,4 +47,7 @@ pub use published::PublishedBiLipNet;
 pub use schedule::Schedule;
 pub use spectral::{Normalization, NormalizedLinear};
 pub use train::{Epoch, Loss, OptimizerKind, TrainConfig, Trained, train};
-pub use vision::{Augment, ConvFeatures, ConvFeaturesConfig, NormalizedConv};
+pub use vision::{
+    Augment, ConvFeatures, ConvFeaturesConfig, NormalizedConv, NormalizedConvConfig, WideResNet,
+    WideResNetConfig,
+};

@@ -65,6 +65,9 @@ pub struct ModelConfig {
     /// Another largest learning rate than the experiment's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<f64>,
+    /// Whether a residual network on images has batch normalisation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub batch_norm: bool,
     /// At most so many seeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seeds: Option<usize>,
@@ -100,6 +103,8 @@ pub enum Kind {
     GpSngp,
     /// A bi-Lipschitz image network under a Gaussian process.
     ConvBilipnet,
+    /// SNGP on images: a wide residual network under a Gaussian process.
+    ConvSngp,
 }
 
 /// What others report for a metric.
@@ -169,7 +174,7 @@ impl Config {
             self.models.truncate(1);
         }
         for model in &mut self.models {
-            if model.kind == Kind::ConvBilipnet {
+            if matches!(model.kind, Kind::ConvBilipnet | Kind::ConvSngp) {
                 model.hidden.fill(1);
                 continue;
             }

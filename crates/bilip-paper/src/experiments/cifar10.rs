@@ -6,9 +6,9 @@ use std::path::Path;
 use bilip::{BiLipschitz, Bounds, GpHead, Rng, metrics};
 use bilip_burn::{
     Accumulation, Augment, ConvFeatures, ConvFeaturesConfig, GpConfig, GpNet, Loss, OnDevice, OptimizerKind,
-    TrainConfig, data, train,
+    Predict, TrainConfig, WideResNetConfig, data, train,
 };
-use burn::module::{AutodiffModule, Module};
+use burn::module::{AutodiffModule, Module, ModuleDisplay};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 
 use super::{Hidden, fit, job_result};
@@ -26,6 +26,8 @@ const DEVIATION: [f64; 3] = [0.2470, 0.2435, 0.2616];
 const FACTOR: f64 = std::f64::consts::PI / 8.0;
 const RIDGE: f64 = 1.0;
 const BINS: usize = 15;
+/// Numbers that the head sees.
+const FEATURES: usize = 128;
 /// The published frequencies have deviation 0.05 and inputs are divided by the root of the kernel's scale of 2.
 const LENGTH_SCALE: f64 = std::f64::consts::SQRT_2 / 0.05;
 
@@ -80,7 +82,8 @@ fn images(experiment: &Experiment) -> Result<(Images, Images)> {
 struct Trained {
     features: Hidden,
     head: GpHead,
-    claimed: Bounds,
+    /// Where there is a claim.
+    claimed: Option<Bounds>,
     /// Of every block.
     certified: Vec<Option<Bounds>>,
     /// Of the convolutions between them.
@@ -100,28 +103,57 @@ impl OnDevice for Work<'_> {
 
     fn run<B: AutodiffBackend>(self, device: &B::Device) -> Result<Trained> {
         let (model, seed) = (&self.job.model, self.job.seed);
-        if model.kind != Kind::ConvBilipnet {
-            return Err(Error::config(&model.name, "is not a model of this experiment"));
-        }
         let c = model
             .c
             .ok_or_else(|| Error::config(&model.name, "c is missing"))?;
         let [width] = model.hidden[..] else {
             return Err(Error::config(&model.name, "hidden holds one number, the width"));
         };
-        let config = ConvFeaturesConfig {
-            published: model.published,
-            seed,
-            ..ConvFeaturesConfig::new(c, width)?
-        };
+        match model.kind {
+            Kind::ConvBilipnet => {
+                let config = ConvFeaturesConfig {
+                    published: model.published,
+                    seed,
+                    ..ConvFeaturesConfig::new(c, width)?
+                };
+                let (net, rest) = self.finish::<B, _>(config.init::<B>(device)?, device)?;
+                let (certified, norms) = proved(&net)?;
+                Ok(Trained {
+                    claimed: Some(config.bounds),
+                    certified,
+                    norms,
+                    ..rest
+                })
+            }
+            Kind::ConvSngp => {
+                let config = WideResNetConfig {
+                    batch_norm: model.batch_norm,
+                    seed,
+                    ..WideResNetConfig::new(c, width)
+                };
+                Ok(self.finish::<B, _>(config.init::<B>(device)?, device)?.1)
+            }
+            _ => Err(Error::config(&model.name, "is not a model of this experiment")),
+        }
+    }
+}
+
+impl Work<'_> {
+    /// Trains a feature map under a head, and computes the posterior.
+    fn finish<B, M>(&self, features: M, device: &B::Device) -> Result<(M::InnerModule, Trained)>
+    where
+        B: AutodiffBackend,
+        M: AutodiffModule<B> + ModuleDisplay + Predict<B> + 'static,
+        M::InnerModule: ModuleDisplay + Predict<B::InnerBackend> + 'static,
+    {
         let head = GpConfig {
             length_scale: LENGTH_SCALE,
             orthogonal: true,
             normalize: true,
-            seed: 7_000 + seed,
-            ..GpConfig::new(config.outputs, 10)
+            seed: 7_000 + self.job.seed,
+            ..GpConfig::new(FEATURES, 10)
         };
-        let net = GpNet::new(config.init::<B>(device)?, head.init::<B>(device)?);
+        let net = GpNet::new(features, head.init::<B>(device)?);
         let settings = TrainConfig {
             loss: Loss::CrossEntropy,
             optimizer: OptimizerKind::Sgd {
@@ -141,17 +173,18 @@ impl OnDevice for Work<'_> {
         let parameters = trained.model.num_params();
         let net = trained.model.valid();
         let head = net.posterior(self.table, Loss::CrossEntropy, RIDGE, Accumulation::Exact, device)?;
-        let (certified, norms) = proved(net.net())?;
+        let features = net.net().clone();
         let place = device.clone();
-        Ok(Trained {
+        let rest = Trained {
             features: Box::new(move |x| net.hidden_rows(x, PIXELS, &place)),
             head,
-            claimed: config.bounds,
-            certified,
-            norms,
+            claimed: None,
+            certified: Vec::new(),
+            norms: Vec::new(),
             parameters,
             loss,
-        })
+        };
+        Ok((features, rest))
     }
 }
 
@@ -234,13 +267,15 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
         ("corrupted_nll", mean[1]),
         ("corrupted_ece", mean[2]),
         ("train_loss", trained.loss),
-        ("claimed_mu", trained.claimed.mu()),
-        ("claimed_nu", trained.claimed.nu()),
+        ("claimed_mu", trained.claimed.map_or(f64::NAN, |b| b.mu())),
+        ("claimed_nu", trained.claimed.map_or(f64::NAN, |b| b.nu())),
         ("certified_mu", certified(Bounds::mu, f64::min)),
         ("certified_nu", certified(Bounds::nu, f64::max)),
         (
             "convolution_norm",
-            trained.norms.iter().skip(1).copied().fold(0.0, f64::max),
+            (trained.norms.iter().skip(1).copied())
+                .reduce(f64::max)
+                .unwrap_or(f64::NAN),
         ),
     ];
     Ok(job_result(job, trained.parameters, &figures, series))

@@ -225,7 +225,7 @@ fn train_model<B: AutodiffBackend>(
                 certified: None,
             }
         }
-        Kind::GpBilipnet | Kind::GpSngp | Kind::ConvBilipnet => {
+        Kind::GpBilipnet | Kind::GpSngp | Kind::ConvBilipnet | Kind::ConvSngp => {
             return Err(Error::config(&config.name, "belongs to the experiment moons"));
         }
         Kind::IResnet | Kind::IDensenet => {
