@@ -273,7 +273,13 @@ fn prepare(args: &args::Fit, table: &Table) -> Result<Prepared> {
     let (input_names, parameter_names, target_names) = (names(&inputs), names(&parameters), names(&targets));
     let (y, classes) = match classifier {
         true => table.classes(targets[0])?,
-        false => (table.select(&targets)?, Vec::new()),
+        false => {
+            let y = table.select(&targets);
+            (
+                y.context("--target (for classes, --model classifier)")?,
+                Vec::new(),
+            )
+        }
     };
     if classifier {
         check_classes(args, &target_names[0], &classes, table.rows(), inputs.len())?;

@@ -25,6 +25,11 @@ pub fn run(args: &args::Repro) -> Result<Outcome> {
         return Ok(Outcome::Done);
     }
     let names: Vec<&str> = match args.name.as_str() {
+        // Images need files that are not everybody's.
+        "all" if args.data.is_none() && !args.quick => {
+            eprintln!("without cifar10, which needs --data; see bilip data --help");
+            EXPERIMENTS.into_iter().filter(|n| *n != "cifar10").collect()
+        }
         "all" => EXPERIMENTS.to_vec(),
         name => vec![name],
     };

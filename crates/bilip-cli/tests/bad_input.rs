@@ -448,7 +448,7 @@ fn every_bad_input_is_one_clear_message() {
         ),
         (
             "fit classes.csv --target class --model plnet -o out.safetensors".into(),
-            "\"x\" is not a number",
+            "for classes, --model classifier",
         ),
         // Data.
         (
@@ -463,7 +463,7 @@ fn every_bad_input_is_one_clear_message() {
         ("data cifar11 out".into(), "cifar10"),
         (
             "repro cifar10 --out out --data missing".into(),
-            "missing/data_batch_1.bin",
+            "missing: there are no data; `bilip data cifar10 missing` makes them",
         ),
         (
             "bench inverse --config cifar10".into(),

@@ -19,6 +19,8 @@ use crate::images::{Corruption, Dataset, Images, PIXELS, SEVERITIES, SIDE};
 use crate::plot::{Figure, Mark, Panel};
 use crate::run::{Experiment, ExperimentResult, Job, JobResult};
 
+/// Where the data are looked for when nothing is said of it.
+const FOLDER: &str = "data/cifar10";
 /// Means and deviations of the three colours over the training data.
 const MEAN: [f64; 3] = [0.4914, 0.4822, 0.4465];
 const DEVIATION: [f64; 3] = [0.2470, 0.2435, 0.2616];
@@ -73,7 +75,17 @@ fn images(experiment: &Experiment) -> Result<(Images, Images)> {
     let folder = experiment.settings.data.as_deref();
     let (training, test) = match (folder, experiment.settings.quick) {
         (None, true) => (stripes(config.rows, 1), stripes(config.test, 2)),
-        (folder, _) => Dataset::Cifar10.read(folder.unwrap_or(Path::new("data/cifar10")))?,
+        (folder, _) => {
+            let folder = folder.unwrap_or(Path::new(FOLDER));
+            if !folder.is_dir() {
+                let shown = folder.display();
+                return Err(Error::config(
+                    shown.to_string(),
+                    format!("there are no data; `bilip data cifar10 {shown}` makes them"),
+                ));
+            }
+            Dataset::Cifar10.read(folder)?
+        }
     };
     Ok((training.first(config.rows), test.first(config.test)))
 }
