@@ -64,6 +64,18 @@ impl Rng {
     }
 }
 
+/// Hidden widths that make a layer.
+pub(crate) fn check_units(units: &[usize]) -> Result<()> {
+    if units.is_empty() || units.contains(&0) {
+        return Err(Error::setting(
+            "units",
+            format!("{units:?}"),
+            "needs at least one layer, all of width at least 1",
+        ));
+    }
+    Ok(())
+}
+
 impl MonLipFree {
     /// Glorot-normal matrices, standard normal biases times `bias_scale`, ψ = 1.
     ///
@@ -80,13 +92,7 @@ impl MonLipFree {
         if n == 0 {
             return Err(Error::setting("n", 0, "must be at least 1"));
         }
-        if units.is_empty() || units.contains(&0) {
-            return Err(Error::setting(
-                "units",
-                format!("{units:?}"),
-                "needs at least one layer, all of width at least 1",
-            ));
-        }
+        check_units(units)?;
         let m: usize = units.iter().sum();
         let mut before = 0;
         let mut fab = Vec::with_capacity(units.len());

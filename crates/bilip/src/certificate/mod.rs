@@ -97,8 +97,8 @@ impl LayerCertificate {
     }
 
     /// That of a monotone layer whose condition is proved with a margin, so that it has the bounds of its design.
-    pub(crate) fn of_condition(claimed: Bounds, proved: Bounds, margin: f64) -> Self {
-        Self::of_interval(claimed, proved.mu(), proved.nu(), margin)
+    pub(crate) fn of_condition(design: Bounds, margin: f64) -> Self {
+        Self::of_interval(design, design.mu(), design.nu(), margin)
     }
 
     /// The same where the proved bounds may be others than those claimed.
@@ -378,7 +378,7 @@ pub(crate) fn strong_monotonicity(v: &[Mat<f64>], units: &[usize]) -> f64 {
 /// Proves what bounds the stored `V`, `S` support in a layer designed for `design`.
 pub(crate) fn certify_monlip(v: &[Mat<f64>], s: MatRef<'_, f64>, design: Bounds) -> LayerCertificate {
     match proved_margin(v, s) {
-        Some(margin) => LayerCertificate::of_condition(design, design, margin),
+        Some(margin) => LayerCertificate::of_condition(design, margin),
         None => supported_by_foreign_weights(
             |hidden, corner| condition(v, s, hidden, corner).0.prove_positive().is_some(),
             || {
@@ -403,7 +403,7 @@ pub(crate) fn certify_blocks(
     });
     if let Some(margins) = margins.into_iter().collect::<Option<Vec<f64>>>() {
         let margin = margins.into_iter().fold(f64::INFINITY, f64::min);
-        return LayerCertificate::of_condition(design, design, margin);
+        return LayerCertificate::of_condition(design, margin);
     }
     supported_by_foreign_weights(
         |hidden, corner| {
@@ -536,7 +536,7 @@ pub(crate) fn round_certified<T: Real>(
         let stored: Vec<_> = vt.iter().map(|v| to_f64(v.as_ref())).collect();
         let (arrow, scale) = condition(&stored, to_f64(st.as_ref()).as_ref(), 1.0, 1.0);
         if let Some(margin) = arrow.prove_positive() {
-            let certificate = LayerCertificate::of_condition(design, design, margin / scale);
+            let certificate = LayerCertificate::of_condition(design, margin / scale);
             return Ok((vt, st, certificate));
         }
         epsilon *= 2.0;

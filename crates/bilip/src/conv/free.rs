@@ -10,7 +10,7 @@ use crate::cayley::cayley;
 use crate::certificate::{LayerCertificate, round_certified};
 use crate::error::{Error, Result, check_finite};
 use crate::parallel;
-use crate::random::Rng;
+use crate::random::{Rng, check_units};
 use crate::real::Real;
 
 /// Square kernels between channels, `[outputs, inputs, size, size]`, the middle entry that of no shift.
@@ -138,13 +138,7 @@ impl ConvFree {
         bias_scale: f64,
         rng: &mut Rng,
     ) -> Result<Self> {
-        if units.is_empty() || units.contains(&0) {
-            return Err(Error::setting(
-                "units",
-                format!("{units:?}"),
-                "needs at least one layer, all of width at least 1",
-            ));
-        }
+        check_units(units)?;
         let m: usize = units.iter().sum();
         let mut before = 0;
         let mut ab = Vec::new();

@@ -113,7 +113,7 @@ impl<T: Real> ConvExplicit<T> {
     fn certificate(&self, margin: f64) -> LayerCertificate {
         let skip = self.skip();
         match self.published {
-            false => LayerCertificate::of_condition(self.bounds, self.bounds, margin),
+            false => LayerCertificate::of_condition(self.bounds, margin),
             // Rounded outwards; a negative skip leaves nothing.
             true => {
                 let low = (skip * (1.0 - 1e-14)).max(0.0);
