@@ -1,8 +1,11 @@
 //! Monotone layers on images, and the networks made of them.
 //!
-//! Everything linear happens at the frequencies of the Fourier transform ([`bilip::ConvMonLip`] has the mathematics). A complex matrix is the real one of twice the size,
-//! `[[Re, −Im], [Im, Re]]`, of which products, adjoints and inverses are those of the complex ones: so the transforms of all frequencies are one batch of
-//! real ones, on every backend. The Fourier transform itself is two products with small matrices.
+//! Everything linear happens at the frequencies of the Fourier transform ([`bilip::ConvMonLip`] has the mathematics), of which only one of each conjugate pair is kept.
+//! Complex matrices lie as real ones, real parts above imaginary ones; the left factor of a product is written out as `[[Re, −Im], [Im, Re]]`, whose
+//! transpose is that of the adjoint. So all frequencies, and all hidden layers of the same widths, go through every step as one batch of real matrices on every backend.
+//!
+//! Inside, images lie channel by channel, `[channels, batch, pixels]`: the Fourier transform is then one product with a table, which leaves its spectra as
+//! `[frequency, part and channel, batch]`, ready for the next product.
 
 use std::sync::Arc;
 
@@ -15,7 +18,7 @@ use crate::bounds::vector;
 use crate::error::{Error, Result};
 use crate::modules::HouseholderOrthogonal;
 use crate::ops;
-use crate::portable::activate;
+use crate::portable::{activate, adjoint, embed};
 
 /// Settings of a [`ConvMonLip`] layer.
 #[derive(Clone, Debug)]
@@ -105,163 +108,134 @@ impl ConvConfig {
     }
 }
 
-/// The Fourier transform of images, as tables for products. Half of the columns' frequencies are enough; all rows are kept.
+/// The Fourier transform of images, as tables for products. Rows are frequencies, a real and an imaginary one each.
 #[derive(Module, Debug)]
 struct Fourier<B: Backend> {
-    /// Along the columns, `[size, 2·half]`: `cos | −sin`.
-    columns: Param<Tensor<B, 2>>,
-    /// Along the rows, both ways, `[size, 2·size]`: `cos | sin`.
-    rows: Param<Tensor<B, 2>>,
-    /// Back along the columns, `[2·half, size]`.
-    back: Param<Tensor<B, 2>>,
-    /// Of the kernels' entries, `[kernel², 2·size·half]`.
+    /// `[2·frequencies, size²]`.
+    forward: Param<Tensor<B, 2>>,
+    /// Of the inverse, `[2·frequencies, size²]`.
+    backward: Param<Tensor<B, 2>>,
+    /// Of the kernels' entries, `[2·frequencies, kernel²]`.
     kernel: Param<Tensor<B, 2>>,
-    size: usize,
+}
+
+/// One of each pair of conjugate frequencies of images of the given side.
+fn frequencies(size: usize) -> Vec<(usize, usize)> {
+    (0..size)
+        .flat_map(|i| (0..=size / 2).map(move |j| (i, j)))
+        .filter(|&(i, j)| {
+            let own_column = j == 0 || 2 * j == size;
+            !own_column || 2 * i <= size
+        })
+        .collect()
 }
 
 impl<B: Backend> Fourier<B> {
     fn new(size: usize, kernel: usize, device: &B::Device, dtype: DType) -> Self {
-        let half = size / 2 + 1;
-        let turn = |k: usize| std::f64::consts::TAU * (k % size) as f64 / size as f64;
-        let table = |rows: usize, columns: usize, f: &dyn Fn(usize, usize) -> f64| {
-            let values: Vec<f64> = (0..rows * columns).map(|k| f(k / columns, k % columns)).collect();
-            let data = TensorData::new(values, [rows, columns]).convert_dtype(dtype);
+        let all = frequencies(size);
+        let table = |columns: usize, f: &dyn Fn((usize, usize), usize, usize) -> f64| {
+            let values: Vec<f64> = (0..2 * all.len() * columns)
+                .map(|k| f(all[k / columns / 2], k / columns % 2, k % columns))
+                .collect();
+            let data = TensorData::new(values, [2 * all.len(), columns]).convert_dtype(dtype);
             Param::from_tensor(Tensor::from_data(data, (device, dtype))).set_require_grad(false)
         };
-        let weight = |j: usize| {
-            let count = if j == 0 || 2 * j == size { 1.0 } else { 2.0 };
-            count / (size * size) as f64
+        // e^{−iθ} at pixel (p, q).
+        let wave = |(i, j): (usize, usize), part: usize, (p, q): (usize, usize)| {
+            let angle = std::f64::consts::TAU * ((i * p + j * q) % size) as f64 / size as f64;
+            if part == 0 { angle.cos() } else { -angle.sin() }
         };
         let radius = (kernel - 1) / 2;
         let shift = |a: usize| (a + size * kernel - radius) % size;
-        let all = size * half;
         Fourier {
-            columns: table(size, 2 * half, &|q, j| match j < half {
-                true => turn(q * j).cos(),
-                false => -turn(q * (j - half)).sin(),
+            forward: table(size * size, &|f, part, at| wave(f, part, (at / size, at % size))),
+            backward: table(size * size, &|(i, j), part, at| {
+                let alone = 2 * i % size == 0 && 2 * j % size == 0;
+                let count = if alone { 1.0 } else { 2.0 };
+                count / (size * size) as f64 * wave((i, j), part, (at / size, at % size))
             }),
-            rows: table(size, 2 * size, &|p, i| match i < size {
-                true => turn(p * i).cos(),
-                false => turn(p * (i - size)).sin(),
+            kernel: table(kernel * kernel, &|f, part, at| {
+                wave(f, part, (shift(at / kernel), shift(at % kernel)))
             }),
-            back: table(2 * half, size, &|j, q| match j < half {
-                true => weight(j) * turn(q * j).cos(),
-                false => -weight(j - half) * turn(q * (j - half)).sin(),
-            }),
-            kernel: table(kernel * kernel, 2 * all, &|d, f| {
-                let (part, f) = (f / all, f % all);
-                let angle = turn(f / half * shift(d / kernel) + f % half * shift(d % kernel));
-                if part == 0 { angle.cos() } else { -angle.sin() }
-            }),
-            size,
         }
     }
 
-    fn half(&self) -> usize {
-        self.size / 2 + 1
-    }
-
-    /// Along rows: real and imaginary parts, `[count, half, size]` each, times `cos ± i·sin`.
-    fn turn_rows(&self, re: Tensor<B, 3>, im: Tensor<B, 3>, sign: f64) -> (Tensor<B, 3>, Tensor<B, 3>) {
-        let [count, half, size] = re.dims();
-        let product = |part: Tensor<B, 3>| {
-            let turned = ops::matmul(part.reshape([count * half, size]), self.rows.val());
-            let cos = turned
-                .clone()
-                .slice([0..count * half, 0..size])
-                .reshape([count, half, size]);
-            let sin = turned
-                .slice([0..count * half, size..2 * size])
-                .reshape([count, half, size]);
-            (cos, sin)
-        };
-        let ((re_cos, re_sin), (im_cos, im_sin)) = (product(re), product(im));
-        (re_cos - im_sin.mul_scalar(sign), im_cos + re_sin.mul_scalar(sign))
+    /// The number of frequencies.
+    fn count(&self) -> usize {
+        self.forward.val().dims()[0] / 2
     }
 
     /// Images to spectra.
     ///
     /// # Shapes
-    /// `[batch, channels, size, size] → [size·half, 2·channels, batch]`, real parts before imaginary ones
-    fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 3> {
-        let [batch, channels, size, _] = x.dims();
-        let (half, count) = (self.half(), batch * channels);
-        let a =
-            ops::matmul(x.reshape([count * size, size]), self.columns.val()).reshape([count, size, 2 * half]);
-        let part =
-            |range: std::ops::Range<usize>| a.clone().slice([0..count, 0..size, range]).swap_dims(1, 2);
-        let (re, im) = self.turn_rows(part(0..half), part(half..2 * half), -1.0);
-        let order = |t: Tensor<B, 3>| {
-            t.reshape([batch, channels, half, size])
-                .permute([3, 2, 1, 0])
-                .reshape([size * half, channels, batch])
-        };
-        Tensor::cat(vec![order(re), order(im)], 1)
+    /// `[channels, batch, size²] → [frequencies, 2·channels, batch]`
+    fn of_images(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        let [channels, batch, pixels] = x.dims();
+        let x = x.reshape([channels * batch, pixels]).transpose();
+        ops::rough(self.forward.val(), x).reshape([self.count(), 2 * channels, batch])
     }
 
     /// Spectra to images.
     ///
     /// # Shapes
-    /// `[size·half, 2·channels, batch] → [batch, channels, size, size]`
-    fn inverse(&self, z: Tensor<B, 3>) -> Tensor<B, 4> {
+    /// `[frequencies, 2·channels, batch] → [channels, batch, size²]`
+    fn images(&self, z: Tensor<B, 3>) -> Tensor<B, 3> {
         let [all, twice, batch] = z.dims();
-        let (half, size, channels) = (self.half(), self.size, twice / 2);
-        let count = batch * channels;
-        let part = |start: usize| {
-            z.clone()
-                .slice([0..all, start..start + channels, 0..batch])
-                .reshape([size, half, channels, batch])
-                .permute([3, 2, 1, 0])
-                .reshape([count, half, size])
-        };
-        let (re, im) = self.turn_rows(part(0), part(channels), 1.0);
-        let both = Tensor::cat(vec![re, im], 1).swap_dims(1, 2);
-        ops::matmul(both.reshape([count * size, 2 * half]), self.back.val())
-            .reshape([batch, channels, size, size])
+        let table = self.backward.val();
+        let pixels = table.dims()[1];
+        let z = z.reshape([2 * all, twice / 2 * batch]).transpose();
+        ops::rough(z, table).reshape([twice / 2, batch, pixels])
     }
 
-    /// Kernels, `[outputs, inputs, kernel²]`, at all frequencies: real and imaginary parts, `[size·half, outputs, inputs]`.
-    fn of_kernels(&self, kernels: Tensor<B, 3>) -> (Tensor<B, 3>, Tensor<B, 3>) {
+    /// Kernels at all frequencies.
+    ///
+    /// # Shapes
+    /// `[outputs, inputs, kernel²] → [frequencies, 2·outputs, inputs]`
+    fn of_kernels(&self, kernels: Tensor<B, 3>) -> Tensor<B, 3> {
         let [outputs, inputs, square] = kernels.dims();
-        let all = self.size * self.half();
-        let z = ops::matmul(kernels.reshape([outputs * inputs, square]), self.kernel.val());
-        let part = |range: std::ops::Range<usize>| {
-            z.clone()
-                .slice([0..outputs * inputs, range])
-                .reshape([outputs, inputs, all])
-                .permute([2, 0, 1])
-        };
-        (part(0..all), part(all..2 * all))
+        let kernels = kernels.reshape([outputs * inputs, square]).transpose();
+        ops::matmul(self.kernel.val(), kernels).reshape([self.count(), 2 * outputs, inputs])
     }
 }
 
-/// `[[Re, −Im], [Im, Re]]` of every matrix.
-fn embed<B: Backend>(re: Tensor<B, 3>, im: Tensor<B, 3>) -> Tensor<B, 3> {
-    let top = Tensor::cat(vec![re.clone(), im.clone().neg()], 2);
-    Tensor::cat(vec![top, Tensor::cat(vec![im, re], 2)], 1)
+/// Some rows of complex matrices.
+fn rows<B: Backend>(z: &Tensor<B, 3>, rows: std::ops::Range<usize>) -> Tensor<B, 3> {
+    let [count, twice, columns] = z.dims();
+    let height = rows.len();
+    z.clone()
+        .reshape([count, 2, twice / 2, columns])
+        .slice([0..count, 0..2, rows, 0..columns])
+        .reshape([count, 2 * height, columns])
 }
 
-fn rows<B: Backend>(t: &Tensor<B, 3>, start: usize, count: usize) -> Tensor<B, 3> {
-    let [all, _, columns] = t.dims();
-    t.clone().slice([0..all, start..start + count, 0..columns])
+/// Complex matrices of equal size above each other, so many in each, as that many matrices.
+///
+/// # Shapes
+/// `[count, 2·pieces·rows, columns] → [count·pieces, 2·rows, columns]`
+fn apart<B: Backend>(z: Tensor<B, 3>, pieces: usize) -> Tensor<B, 3> {
+    let [count, twice, columns] = z.dims();
+    let height = twice / 2 / pieces;
+    z.reshape([count, 2, pieces, height, columns])
+        .swap_dims(1, 2)
+        .reshape([count * pieces, 2 * height, columns])
 }
 
-/// The Cayley transforms of tall complex matrices by their parts: the square part and the rest, embedded each.
-fn cayley<B: Backend>(re: Tensor<B, 3>, im: Tensor<B, 3>) -> (Tensor<B, 3>, Option<Tensor<B, 3>>) {
-    let [_, height, n] = re.dims();
-    let g = embed(rows(&re, 0, n), rows(&im, 0, n));
-    let eye = Tensor::<B, 2>::eye(2 * n, &g.device())
-        .cast(g.dtype())
-        .unsqueeze::<3>();
-    let w = g.clone() - g.swap_dims(1, 2) + eye.clone();
-    if height == n {
-        return (ops::inverse(w).mul_scalar(2.0) - eye, None);
+/// The Cayley transforms of tall complex matrices: the square part, and the rest.
+fn cayley<B: Backend>(z: Tensor<B, 3>) -> (Tensor<B, 3>, Option<Tensor<B, 3>>) {
+    let [_, twice, n] = z.dims();
+    let height = twice / 2;
+    let g = rows(&z, 0..n);
+    let eye = Tensor::<B, 2>::eye(n, &z.device()).cast(z.dtype());
+    let zeros = Tensor::<B, 2>::zeros([n, n], (&z.device(), z.dtype()));
+    let eye = Tensor::cat(vec![eye, zeros], 0).unsqueeze::<3>();
+    let mut w = g.clone() - adjoint(g) + eye.clone();
+    let below = (height > n).then(|| rows(&z, n..height));
+    if let Some(h) = &below {
+        w = w + ops::matmul(embed(h.clone()).swap_dims(1, 2), h.clone());
     }
-    let h = embed(rows(&re, n, height - n), rows(&im, n, height - n));
-    let w = w + ops::matmul(h.clone().swap_dims(1, 2), h.clone());
-    let x = ops::inverse(w);
-    let below = ops::matmul(h, x.clone()).mul_scalar(-2.0);
-    (x.mul_scalar(2.0) - eye, Some(below))
+    let x = ops::complex_inverse(w);
+    let below = below.map(|h| ops::matmul(embed(h), x.clone()).mul_scalar(-2.0));
+    (x.mul_scalar(2.0) - eye, below)
 }
 
 /// A μ-strongly monotone, ν-Lipschitz layer on images, to be trained.
@@ -293,18 +267,130 @@ impl<B: Backend> ConvMonLip<B> {
         kernels * (self.gains.val().slice(gain..gain + 1) / norm).unsqueeze()
     }
 
-    /// Q at all frequencies by its parts, `[all, m, channels]` each.
-    fn q(&self) -> (Tensor<B, 3>, Tensor<B, 3>) {
-        let (re, im) = self.fourier.of_kernels(self.scaled(&self.q, 0));
-        let [_, m, c] = re.dims();
-        if m < c {
-            // A wide matrix is transformed by its adjoint.
-            let (top, below) = cayley(re.swap_dims(1, 2), im.swap_dims(1, 2).neg());
-            let (re, im) = parts(top, below);
-            return (re.swap_dims(1, 2), im.swap_dims(1, 2).neg());
+    /// Q at all frequencies, `[frequencies, 2·m, channels]`.
+    fn q(&self) -> Tensor<B, 3> {
+        let z = self.fourier.of_kernels(self.scaled(&self.q, 0));
+        let [count, twice, c] = z.dims();
+        let whole = |z: Tensor<B, 3>| match cayley(z) {
+            (top, None) => top,
+            (top, Some(below)) => {
+                let width = top.dims()[2];
+                let parts = [top, below].map(|t| {
+                    let height = t.dims()[1] / 2;
+                    t.reshape([count, 2, height, width])
+                });
+                let height: usize = parts.iter().map(|t| t.dims()[2]).sum();
+                Tensor::cat(parts.to_vec(), 2).reshape([count, 2 * height, width])
+            }
+        };
+        // A wide matrix is transformed by its adjoint.
+        if twice / 2 < c {
+            adjoint(whole(adjoint(z)))
+        } else {
+            whole(z)
         }
-        let (top, below) = cayley(re, im);
-        parts(top, below)
+    }
+
+    /// Hidden layers in runs of equal shape: the first of each, and how many.
+    fn runs(&self) -> Vec<(usize, usize)> {
+        let units = &self.config.units;
+        let shape = |k: usize| (units[k], if k > 0 { units[k - 1] } else { 0 });
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        for k in 0..units.len() {
+            match runs.last_mut() {
+                Some((first, count)) if shape(*first) == shape(k) => *count += 1,
+                _ => runs.push((k, 1)),
+            }
+        }
+        runs
+    }
+
+    /// The explicit layer at all frequencies, written out: S by hidden layers, and V of every layer but the first.
+    ///
+    /// # Shapes
+    /// `[frequencies, 2·m, 2·channels]` and `[frequencies, 2·m_k, 2·m_{k−1}]` each
+    fn explicit(&self) -> (Tensor<B, 3>, Vec<Tensor<B, 3>>) {
+        let units = &self.config.units;
+        let q = self.q();
+        let [all, _, c] = q.dims();
+        let (mut s, mut v) = (Vec::new(), Vec::new());
+        // Aᴴ of the layer before.
+        let mut last: Option<Tensor<B, 3>> = None;
+        let mut at = 0;
+        for (first, count) in self.runs() {
+            let m = units[first];
+            let kernels = (first..first + count)
+                .map(|k| self.scaled(&self.ab[k], k + 1))
+                .collect();
+            // J = [Aᴴ; Bᴴ] of every layer of the run.
+            let (a, b) = cayley(apart(self.fourier.of_kernels(Tensor::cat(kernels, 0)), count));
+            let own = apart(rows(&q, at..at + count * m), count);
+            let mut part = ops::matmul(embed(a.clone()).swap_dims(1, 2), own);
+            if let (Some(last), Some(b)) = (last.take(), b) {
+                let before = units[first - 1];
+                let b = embed(b).swap_dims(1, 2);
+                let above = apart(rows(&q, at - before..at - before + count * before), count);
+                part = part - ops::matmul(b.clone(), above);
+                let mut chain = last.unsqueeze_dim::<4>(1);
+                if count > 1 {
+                    let own = a.clone().reshape([all, count, 2 * m, m]);
+                    let own = own.slice([0..all, 0..count - 1, 0..2 * m, 0..m]);
+                    chain = Tensor::cat(vec![chain, own], 1);
+                }
+                let chain = chain.reshape([all * count, 2 * before, before]);
+                let joined = embed(ops::matmul(b, chain).mul_scalar(2.0));
+                let joined = joined.reshape([all, count, 2 * m, 2 * before]);
+                v.extend((0..count).map(|k| {
+                    joined
+                        .clone()
+                        .slice([0..all, k..k + 1, 0..2 * m, 0..2 * before])
+                        .reshape([all, 2 * m, 2 * before])
+                }));
+            }
+            s.push(embed(part).reshape([all, count * 2 * m, 2 * c]));
+            last = Some(
+                a.reshape([all, count, 2 * m, m])
+                    .slice([0..all, count - 1..count, 0..2 * m, 0..m])
+                    .reshape([all, 2 * m, m]),
+            );
+            at += count * m;
+        }
+        (Tensor::cat(s, 1), v)
+    }
+
+    /// `F(x)` of images that lie channel by channel.
+    ///
+    /// # Shapes
+    /// `[channels, batch, image²] → [channels, batch, image²]`
+    pub(crate) fn by_channels(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        let config = &self.config;
+        let (mu, nu, gamma) = (config.bounds.mu(), config.bounds.nu(), config.bounds.gap());
+        let (s, v) = self.explicit();
+        let s = s.mul_scalar((2.0 * gamma).sqrt());
+        let driven = ops::rough(s.clone(), self.fourier.of_images(x.clone()));
+        let [all, _, batch] = driven.dims();
+        let mut hidden: Vec<Tensor<B, 3>> = Vec::new();
+        let mut at = 0;
+        for (k, &m) in config.units.iter().enumerate() {
+            let mut inputs = driven.clone().slice([0..all, 2 * at..2 * (at + m), 0..batch]);
+            if k > 0 {
+                inputs = inputs + ops::rough(v[k - 1].clone(), hidden[k - 1].clone());
+            }
+            let bias = self.bias.val().slice(at..at + m).reshape([m, 1]);
+            let [_, _, pixels] = x.dims();
+            let images = self.fourier.images(inputs).reshape([m, batch * pixels]) + bias;
+            let z = activate(config.activation, images).reshape([m, batch, pixels]);
+            hidden.push(self.fourier.of_images(z));
+            at += m;
+        }
+        // √(γ/2) is half of the factor that S has already.
+        let back = ops::rough(s.swap_dims(1, 2), Tensor::cat(hidden, 1));
+        let skip = match config.published {
+            true => mu + 0.5 * (mu + nu) * (gamma.sqrt() - 1.0),
+            false => mu,
+        };
+        let bias = self.output_bias.val().reshape([config.channels, 1, 1]);
+        self.fourier.images(back).mul_scalar(0.5) + x.mul_scalar(skip) + bias
     }
 
     /// `F(x)`.
@@ -312,56 +398,11 @@ impl<B: Backend> ConvMonLip<B> {
     /// # Shapes
     /// `[batch, channels, image, image] → [batch, channels, image, image]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        let config = &self.config;
         let [batch, channels, size, _] = x.dims();
-        let (mu, nu, gamma) = (config.bounds.mu(), config.bounds.nu(), config.bounds.gap());
-        let (q_re, q_im) = self.q();
-        let mut s = Vec::new();
-        let mut v = Vec::new();
-        // Of the layer before: its rows of Q embedded, and Aᵀ.
-        let mut before: Option<(Tensor<B, 3>, Tensor<B, 3>)> = None;
-        let mut at = 0;
-        for (k, &m) in config.units.iter().enumerate() {
-            let (re, im) = self.fourier.of_kernels(self.scaled(&self.ab[k], k + 1));
-            // J = [Aᴴ; Bᴴ].
-            let (a_t, b_t) = cayley(re, im);
-            let q_k = embed(rows(&q_re, at, m), rows(&q_im, at, m));
-            let mut part = ops::matmul(a_t.clone().swap_dims(1, 2), q_k.clone());
-            if let (Some((q_before, a_before)), Some(b_t)) = (before, b_t) {
-                let b = b_t.swap_dims(1, 2);
-                part = part - ops::matmul(b.clone(), q_before);
-                v.push(ops::matmul(b, a_before).mul_scalar(2.0));
-            }
-            s.push(part);
-            before = Some((q_k, a_t));
-            at += m;
-        }
-        let s = Tensor::cat(s, 1);
-        let spectrum = self.fourier.forward(x.clone());
-        let driven = ops::matmul(s.clone(), spectrum).mul_scalar((2.0 * gamma).sqrt());
-        let mut hidden = Vec::new();
-        let mut at = 0;
-        for (k, &m) in config.units.iter().enumerate() {
-            let mut inputs = rows(&driven, 2 * at, 2 * m);
-            if k > 0 {
-                let z: &Tensor<B, 3> = &hidden[k - 1];
-                inputs = inputs + ops::matmul(v[k - 1].clone(), z.clone());
-            }
-            let bias = self.bias.val().slice(at..at + m).reshape([1, m, 1, 1]);
-            let images = self.fourier.inverse(inputs) + bias;
-            let count = batch * m * size;
-            let z =
-                activate(config.activation, images.reshape([count, size])).reshape([batch, m, size, size]);
-            hidden.push(self.fourier.forward(z));
-            at += m;
-        }
-        let back = ops::matmul(s.swap_dims(1, 2), Tensor::cat(hidden, 1));
-        let skip = match config.published {
-            true => mu + 0.5 * (mu + nu) * (gamma.sqrt() - 1.0),
-            false => mu,
-        };
-        let bias = self.output_bias.val().reshape([1, channels, 1, 1]);
-        self.fourier.inverse(back).mul_scalar((0.5 * gamma).sqrt()) + x.mul_scalar(skip) + bias
+        let x = x.reshape([batch, channels, size * size]).swap_dims(0, 1);
+        self.by_channels(x)
+            .swap_dims(0, 1)
+            .reshape([batch, channels, size, size])
     }
 
     /// The free parameters in f64, as the core crate takes them.
@@ -407,26 +448,6 @@ impl<B: Backend> ConvMonLip<B> {
     }
 }
 
-/// Real and imaginary parts of a transform given by its embedded square part and rest.
-fn parts<B: Backend>(top: Tensor<B, 3>, below: Option<Tensor<B, 3>>) -> (Tensor<B, 3>, Tensor<B, 3>) {
-    let split = |t: &Tensor<B, 3>| {
-        let [all, height, width] = t.dims();
-        let part = |start: usize| t.clone().slice([0..all, start..start + height / 2, 0..width / 2]);
-        (part(0), part(height / 2))
-    };
-    let (re, im) = split(&top);
-    match below {
-        None => (re, im),
-        Some(below) => {
-            let (re_below, im_below) = split(&below);
-            (
-                Tensor::cat(vec![re, re_below], 1),
-                Tensor::cat(vec![im, im_below], 1),
-            )
-        }
-    }
-}
-
 /// A bi-Lipschitz block on images: a [`ConvMonLip`] and, pixel by pixel, an orthogonal map of the channels by Householder reflections.
 #[derive(Module, Debug)]
 pub struct ConvBiLipNet<B: Backend> {
@@ -463,21 +484,26 @@ impl<B: Backend> ConvBiLipNet<B> {
         &self.orthogonal
     }
 
+    /// `O(F(x))` of images that lie channel by channel.
+    ///
+    /// # Shapes
+    /// `[channels, batch, image²] → [channels, batch, image²]`
+    pub(crate) fn by_channels(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        let [channels, batch, pixels] = x.dims();
+        let y = self.monotone.by_channels(x).reshape([channels, batch * pixels]);
+        self.orthogonal.on_columns(y).reshape([channels, batch, pixels])
+    }
+
     /// `O(F(x))`.
     ///
     /// # Shapes
     /// `[batch, channels, image, image] → [batch, channels, image, image]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
         let [batch, channels, size, _] = x.dims();
-        let y = self
-            .monotone
-            .forward(x)
-            .permute([0, 2, 3, 1])
-            .reshape([batch * size * size, channels]);
-        self.orthogonal
-            .forward_many(y)
-            .reshape([batch, size, size, channels])
-            .permute([0, 3, 1, 2])
+        let x = x.reshape([batch, channels, size * size]).swap_dims(0, 1);
+        self.by_channels(x)
+            .swap_dims(0, 1)
+            .reshape([batch, channels, size, size])
     }
 }
 
@@ -515,6 +541,8 @@ mod tests {
             (3, 5, &[1, 1], 3),
             (2, 6, &[1, 2, 1], 5),
             (1, 3, &[2], 1),
+            // Runs of equal layers, one after another.
+            (2, 4, &[2, 2, 2, 1, 1, 1, 3], 3),
         ] {
             for published in [false, true] {
                 let mut layer = ConvConfig {

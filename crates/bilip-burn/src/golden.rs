@@ -463,6 +463,8 @@ fn householder_layers_and_their_gradients_agree_with_the_frozen_form() {
     let input = tensor(&x).require_grad();
     let y = layer.forward(input.clone());
     assert!(relative(&numbers(y.clone().inner()), &frozen.forward(&x).unwrap()) < 1e-14);
+    let columns = layer.on_columns(input.clone().transpose()).transpose();
+    assert!(relative(&numbers(columns.inner()), &frozen.forward(&x).unwrap()) < 1e-14);
     let grads = (y * tensor(&w)).sum().backward();
     let exact = frozen.vjp(&x, &w).unwrap();
     assert!(relative(&numbers(input.grad(&grads).unwrap()), &exact) < 1e-13);

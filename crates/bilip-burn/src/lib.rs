@@ -17,6 +17,7 @@ mod kernel;
 mod mlp;
 mod modules;
 mod network;
+mod normalized;
 mod ops;
 mod partial;
 mod portable;
@@ -40,6 +41,7 @@ pub use modules::{
     CayleyOrthogonal, HouseholderOrthogonal, MonLip, MonLipConfig, OrthogonalKind, OrthogonalLayer,
 };
 pub use network::{BiLipNet, BiLipNetConfig};
+pub use normalized::{NormalizedConv, NormalizedConvConfig};
 pub use partial::{PartialBiLipNet, PartialConfig};
 pub use potential::{PartialPlNet, PlNet, Quadratic};
 pub use predict::Predict;
@@ -47,7 +49,4 @@ pub use published::PublishedBiLipNet;
 pub use schedule::Schedule;
 pub use spectral::{Normalization, NormalizedLinear};
 pub use train::{Epoch, Loss, OptimizerKind, TrainConfig, Trained, train};
-pub use vision::{
-    Augment, ConvFeatures, ConvFeaturesConfig, NormalizedConv, NormalizedConvConfig, WideResNet,
-    WideResNetConfig,
-};
+pub use vision::{Augment, ConvFeatures, ConvFeaturesConfig, WideResNet, WideResNetConfig};

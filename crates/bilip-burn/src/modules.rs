@@ -322,12 +322,33 @@ impl<B: Backend> HouseholderOrthogonal<B> {
         shifted(self.rotate(x), &self.bias)
     }
 
-    /// As [`forward`](Self::forward), for many more rows than numbers in a row: P is computed first.
-    pub fn forward_many(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        let [_, n] = x.dims();
-        let eye = Tensor::<B, 2>::eye(n, &x.device()).cast(x.dtype());
-        // The rows of I Pᵀ are Pᵀ.
-        shifted(ops::matmul(x, self.rotate(eye)), &self.bias)
+    /// `P`, `[n, n]`: all reflections at once.
+    ///
+    /// With unit vectors as the rows of `U`, `H_1 ⋯ H_r = I − UᵀTU` with `T⁻¹ = ½I +` the part of `UUᵀ` above its diagonal (Schreiber and Van Loan 1989).
+    pub(crate) fn matrix(&self) -> Tensor<B, 2> {
+        let v = self.vectors.val();
+        let [count, n] = v.dims();
+        let (device, dtype) = (v.device(), v.dtype());
+        let eye = |size: usize| Tensor::<B, 2>::eye(size, &device).cast(dtype);
+        let norms = (v.clone() * v.clone()).sum_dim(1).sqrt();
+        let u = v / norms;
+        let above = Tensor::<B, 2>::ones([count, count], (&device, dtype)).triu(1);
+        let gram = ops::matmul(u.clone(), u.clone().transpose()) * above;
+        let inverse = ops::inverse((gram + eye(count).mul_scalar(0.5)).unsqueeze::<3>());
+        let t = inverse.reshape([count, count]);
+        eye(n) - ops::matmul(u.clone().transpose(), ops::matmul(t, u))
+    }
+
+    /// `P x + q` of many columns.
+    ///
+    /// # Shapes
+    /// `[n, count] → [n, count]`
+    pub(crate) fn on_columns(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        let y = ops::rough(self.matrix(), x);
+        match &self.bias {
+            Some(bias) => y + bias.val().unsqueeze_dim(1),
+            None => y,
+        }
     }
 
     /// `x Pᵀ`.

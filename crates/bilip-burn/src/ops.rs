@@ -123,14 +123,42 @@ pub(crate) fn cayley<B: Backend>(free: Tensor<B, 2>, gain: Tensor<B, 1>) -> Tens
     }
 }
 
+/// How exact a product has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Precision {
+    /// As exact as its factors.
+    Full,
+    /// Factors of eleven bits are enough, where tensor cores make such a product cheaper.
+    Rough,
+}
+
 /// `A·B`, in the precision of its factors: matrices, or as many of them on either side.
 ///
 /// Burn's own product takes tensor cores on GPUs that have them, which round single precision to 11 bits; this does not.
 pub(crate) fn matmul<B: Backend, const D: usize>(a: Tensor<B, D>, b: Tensor<B, D>) -> Tensor<B, D> {
+    product(a, b, Precision::Full)
+}
+
+/// `A·B` with tensor cores where there are any: for maps of images, which no transform is computed from.
+pub(crate) fn rough<B: Backend, const D: usize>(a: Tensor<B, D>, b: Tensor<B, D>) -> Tensor<B, D> {
+    product(a, b, Precision::Rough)
+}
+
+#[cfg_attr(not(feature = "gpu"), expect(unused_variables))]
+fn product<B: Backend, const D: usize>(
+    a: Tensor<B, D>,
+    b: Tensor<B, D>,
+    precision: Precision,
+) -> Tensor<B, D> {
     #[cfg(feature = "gpu")]
     if a.dtype() == DType::F32 {
         let mut native = Err([a.into_primitive().tensor(), b.into_primitive().tensor()]);
-        on_gpus!(native, |a, D| D::product(&a[0], &a[1]), product_node,);
+        on_gpus!(
+            native,
+            |a, D| D::product(&a[0], &a[1], precision),
+            product_node,
+            precision
+        );
         return match native {
             Ok([c]) => wrap(c),
             Err([a, b]) => wrap::<B, D>(a).matmul(wrap(b)),
@@ -150,6 +178,71 @@ pub(crate) fn inverse<B: Backend>(w: Tensor<B, 3>) -> Tensor<B, 3> {
     match native {
         Ok([x]) => wrap(x),
         Err([w]) => portable::inverses(wrap(w)),
+    }
+}
+
+/// The inverses of complex matrices whose Hermitian part is ⪰ I, real parts above imaginary ones: `[count, 2n, n]` to the same.
+pub(crate) fn complex_inverse<B: Backend>(w: Tensor<B, 3>) -> Tensor<B, 3> {
+    let mut native = Err([w.into_primitive().tensor()]);
+    natively!(
+        native,
+        Flex,
+        |a| invert_complex::<Flex>(&a[0]),
+        complex_inverse_node,
+    );
+    #[cfg(feature = "gpu")]
+    if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
+        on_gpus!(native, |a, D| invert_complex::<D>(&a[0]), complex_inverse_node,);
+    }
+    match native {
+        Ok([x]) => wrap(x),
+        Err([w]) => portable::complex_inverse(wrap(w), portable::inverses, |a, b| a.matmul(b)),
+    }
+}
+
+/// What a convolution sees of its images: windows of an odd side, every pixel or every second one in each direction, zeros around.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub kernel: usize,
+    pub stride: usize,
+}
+
+impl Window {
+    /// Zeros on each side of the image.
+    pub fn pad(self) -> usize {
+        (self.kernel - 1) / 2
+    }
+}
+
+/// The windows of images as columns, by channel and place in the window.
+///
+/// # Shapes
+/// `[groups, channels, images, size, size] → [groups, channels·kernel², images·(size/stride)²]`
+pub(crate) fn unfold<B: Backend>(x: Tensor<B, 5>, window: Window) -> Tensor<B, 3> {
+    let mut native = Err([x.into_primitive().tensor()]);
+    natively!(native, Flex, |a| Flex::unfold(&a[0], window), unfold_node, window);
+    #[cfg(feature = "gpu")]
+    if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
+        on_gpus!(native, |a, D| D::unfold(&a[0], window), unfold_node, window);
+    }
+    match native {
+        Ok([x]) => wrap(x),
+        Err([x]) => portable::unfold(wrap(x), window),
+    }
+}
+
+/// The adjoint of [`unfold`]: images of the given shape, every number of the columns added to the pixel it belongs to.
+pub(crate) fn fold<B: Backend>(columns: Tensor<B, 3>, window: Window, shape: [usize; 5]) -> Tensor<B, 5> {
+    let mut native = Err([columns.into_primitive().tensor()]);
+    let to = (window, shape);
+    natively!(native, Flex, |a| Flex::fold(&a[0], window, shape), fold_node, to);
+    #[cfg(feature = "gpu")]
+    if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
+        on_gpus!(native, |a, D| D::fold(&a[0], window, shape), fold_node, to);
+    }
+    match native {
+        Ok([x]) => wrap(x),
+        Err([columns]) => portable::fold(wrap(columns), window, shape),
     }
 }
 
@@ -181,6 +274,10 @@ pub(crate) fn adam_step<B: Backend, const D: usize>(
 
 fn wrap<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<B, D> {
     Tensor::from_primitive(TensorPrimitive::Float(tensor))
+}
+
+fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
+    tensor.into_primitive().tensor()
 }
 
 /// Runs `work` if `B` is the backend `N`, gives the arguments back otherwise.
@@ -244,8 +341,18 @@ pub(crate) trait Kernels: Backend {
     fn invert(w: &FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// The product of two matrices, or of as many on either side.
-    fn product(a: &FloatTensor<Self>, b: &FloatTensor<Self>) -> FloatTensor<Self> {
+    fn product(a: &FloatTensor<Self>, b: &FloatTensor<Self>, _: Precision) -> FloatTensor<Self> {
         Self::float_matmul(a.clone(), b.clone())
+    }
+
+    /// Windows of images as columns.
+    fn unfold(x: &FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
+        primitive(portable::unfold::<Self>(wrap(x.clone()), window))
+    }
+
+    /// The adjoint of [`unfold`](Self::unfold): images of the given shape.
+    fn fold(columns: &FloatTensor<Self>, window: Window, shape: [usize; 5]) -> FloatTensor<Self> {
+        primitive(portable::fold::<Self>(wrap(columns.clone()), window, shape))
     }
 
     /// One step of Adam on parameters, gradient and both moments: the new parameters and moments.
@@ -496,7 +603,8 @@ impl<B: Kernels> Backward<B, 1> for InverseNode {
         let cotangent = grads.consume::<B>(&ops.node);
         if let [Some(node)] = ops.parents {
             // W̄ = −Xᵀ X̄ Xᵀ.
-            let gradient = B::product(&B::product(&x, &cotangent), &x);
+            let product = |a, b| B::product(a, b, Precision::Full);
+            let gradient = product(&product(&x, &cotangent), &x);
             grads.register::<B>(node.id, B::float_neg(gradient));
         }
     }
@@ -516,24 +624,128 @@ fn inverse_node<B: Kernels, C: CheckpointStrategy>(
     }
 }
 
+/// Complex inverses by real ones of half the size, on a backend with kernels of its own.
+fn invert_complex<B: Kernels>(w: &FloatTensor<B>) -> FloatTensor<B> {
+    primitive(portable::complex_inverse::<B>(
+        wrap(w.clone()),
+        |w| wrap(B::invert(&primitive(w))),
+        |a, b| wrap(B::product(&primitive(a), &primitive(b), Precision::Full)),
+    ))
+}
+
+#[derive(Debug)]
+struct ComplexInverseNode;
+
+impl<B: Kernels> Backward<B, 1> for ComplexInverseNode {
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let x = wrap::<B, 3>(ops.state);
+        let cotangent = wrap::<B, 3>(grads.consume::<B>(&ops.node));
+        if let [Some(node)] = ops.parents {
+            // W̄ = −Xᴴ X̄ Xᴴ. Gradients need not be exact to the last bit.
+            let product = |a: Tensor<B, 3>, b: Tensor<B, 3>| -> Tensor<B, 3> {
+                wrap(B::product(&primitive(a), &primitive(b), Precision::Rough))
+            };
+            let left = product(portable::embed(x.clone()).swap_dims(1, 2), cotangent);
+            let gradient = product(portable::embed(left), portable::adjoint(x));
+            grads.register::<B>(node.id, primitive(gradient.neg()));
+        }
+    }
+}
+
+/// Complex inverses as one node of the graph.
+fn complex_inverse_node<B: Kernels, C: CheckpointStrategy>(
+    [w]: [FloatTensor<Autodiff<B, C>>; 1],
+) -> FloatTensor<Autodiff<B, C>> {
+    let x = invert_complex::<B>(&w.primitive);
+    match Backward::<B, 1>::prepare::<C>(ComplexInverseNode, [w.node.clone()])
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(prep) => prep.finish(x.clone(), x),
+        OpsKind::UnTracked(prep) => prep.finish(x),
+    }
+}
+
+#[derive(Debug)]
+struct UnfoldNode;
+
+impl<B: Kernels> Backward<B, 1> for UnfoldNode {
+    type State = (Window, [usize; 5]);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (window, shape) = ops.state;
+        let cotangent = grads.consume::<B>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            grads.register::<B>(node.id, B::fold(&cotangent, window, shape));
+        }
+    }
+}
+
+/// The windows of images as one node of the graph.
+fn unfold_node<B: Kernels, C: CheckpointStrategy>(
+    [x]: [FloatTensor<Autodiff<B, C>>; 1],
+    window: Window,
+) -> FloatTensor<Autodiff<B, C>> {
+    let shape = x.primitive.shape().dims();
+    let columns = B::unfold(&x.primitive, window);
+    match Backward::<B, 1>::prepare::<C>(UnfoldNode, [x.node.clone()])
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(prep) => prep.finish((window, shape), columns),
+        OpsKind::UnTracked(prep) => prep.finish(columns),
+    }
+}
+
+#[derive(Debug)]
+struct FoldNode;
+
+impl<B: Kernels> Backward<B, 1> for FoldNode {
+    type State = Window;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let cotangent = grads.consume::<B>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            grads.register::<B>(node.id, B::unfold(&cotangent, ops.state));
+        }
+    }
+}
+
+/// The adjoint of [`unfold`] as one node of the graph.
+fn fold_node<B: Kernels, C: CheckpointStrategy>(
+    [columns]: [FloatTensor<Autodiff<B, C>>; 1],
+    (window, shape): (Window, [usize; 5]),
+) -> FloatTensor<Autodiff<B, C>> {
+    let x = B::fold(&columns.primitive, window, shape);
+    match Backward::<B, 1>::prepare::<C>(FoldNode, [columns.node.clone()])
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(prep) => prep.finish(window, x),
+        OpsKind::UnTracked(prep) => prep.finish(x),
+    }
+}
+
 #[cfg(feature = "gpu")]
 #[derive(Debug)]
 struct ProductNode;
 
 #[cfg(feature = "gpu")]
 impl<B: Kernels> Backward<B, 2> for ProductNode {
-    type State = (FloatTensor<B>, FloatTensor<B>);
+    type State = (FloatTensor<B>, FloatTensor<B>, Precision);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let (a, b) = ops.state;
+        let (a, b, precision) = ops.state;
         let cotangent = grads.consume::<B>(&ops.node);
         let [left, right] = ops.parents;
         if let Some(node) = left {
-            let gradient = B::product(&cotangent, &B::float_transpose(b));
+            let gradient = B::product(&cotangent, &B::float_transpose(b), precision);
             grads.register::<B>(node.id, gradient);
         }
         if let Some(node) = right {
-            let gradient = B::product(&B::float_transpose(a), &cotangent);
+            let gradient = B::product(&B::float_transpose(a), &cotangent, precision);
             grads.register::<B>(node.id, gradient);
         }
     }
@@ -543,14 +755,15 @@ impl<B: Kernels> Backward<B, 2> for ProductNode {
 #[cfg(feature = "gpu")]
 fn product_node<B: Kernels, C: CheckpointStrategy>(
     [a, b]: [FloatTensor<Autodiff<B, C>>; 2],
+    precision: Precision,
 ) -> FloatTensor<Autodiff<B, C>> {
     let nodes = [a.node.clone(), b.node.clone()];
-    let c = B::product(&a.primitive, &b.primitive);
+    let c = B::product(&a.primitive, &b.primitive, precision);
     match Backward::<B, 2>::prepare::<C>(ProductNode, nodes)
         .compute_bound()
         .stateful()
     {
-        OpsKind::Tracked(prep) => prep.finish((a.primitive, b.primitive), c),
+        OpsKind::Tracked(prep) => prep.finish((a.primitive, b.primitive, precision), c),
         OpsKind::UnTracked(prep) => prep.finish(c),
     }
 }

@@ -13,6 +13,7 @@ use burn::tensor::{DType, ElementConversion, Tensor};
 
 use crate::kernel::adam::Step;
 use crate::kernel::monlip::Layout;
+use crate::ops::Window;
 
 /// `W⁻¹` for a matrix whose symmetric part is ⪰ I, so that its singular values are at least 1.
 fn inverse<B: Backend>(w: Tensor<B, 2>) -> Tensor<B, 2> {
@@ -55,6 +56,128 @@ pub(crate) fn inverses<B: Backend>(w: Tensor<B, 3>) -> Tensor<B, 3> {
         .map(|k| inverse(w.clone().slice([k..k + 1, 0..n, 0..n]).reshape([n, n])).reshape([1, n, n]))
         .collect();
     Tensor::cat(each, 0)
+}
+
+/// The upper and the lower half of every matrix.
+fn halves<B: Backend>(z: Tensor<B, 3>) -> (Tensor<B, 3>, Tensor<B, 3>) {
+    let [count, twice, columns] = z.dims();
+    let half = |start: usize| z.clone().slice([0..count, start..start + twice / 2, 0..columns]);
+    (half(0), half(twice / 2))
+}
+
+/// Complex matrices, real parts above imaginary ones, as the real ones of twice the size that multiply as they do: `[[Re, −Im], [Im, Re]]`.
+///
+/// # Shapes
+/// `[count, 2·rows, columns] → [count, 2·rows, 2·columns]`
+pub(crate) fn embed<B: Backend>(z: Tensor<B, 3>) -> Tensor<B, 3> {
+    let (re, im) = halves(z.clone());
+    Tensor::cat(vec![z, Tensor::cat(vec![im.neg(), re], 1)], 2)
+}
+
+/// The adjoints of complex matrices, real parts above imaginary ones.
+///
+/// # Shapes
+/// `[count, 2·rows, columns] → [count, 2·columns, rows]`
+pub(crate) fn adjoint<B: Backend>(z: Tensor<B, 3>) -> Tensor<B, 3> {
+    let (re, im) = halves(z);
+    Tensor::cat(vec![re.swap_dims(1, 2), im.swap_dims(1, 2).neg()], 1)
+}
+
+/// The inverses of complex matrices, real parts above imaginary ones, by real inverses and products.
+///
+/// `(R + iM)⁻¹ = Z − iTZ` with `T = R⁻¹M` and `Z = (R + MT)⁻¹`. Where the Hermitian part is ⪰ I, so are the symmetric parts of R and of `R + MT`, a Schur complement of
+/// the embedded matrix: both inverses are safe without pivots.
+pub(crate) fn complex_inverse<B: Backend>(
+    w: Tensor<B, 3>,
+    inverse: impl Fn(Tensor<B, 3>) -> Tensor<B, 3>,
+    product: impl Fn(Tensor<B, 3>, Tensor<B, 3>) -> Tensor<B, 3>,
+) -> Tensor<B, 3> {
+    let (re, im) = halves(w);
+    let t = product(inverse(re.clone()), im.clone());
+    let z = inverse(re + product(im, t.clone()));
+    let below = product(t, z.clone()).neg();
+    Tensor::cat(vec![z, below], 1)
+}
+
+/// Images with zeros around them, so many above and below, to the left and to the right.
+pub(crate) fn framed<B: Backend, const D: usize>(
+    x: Tensor<B, D>,
+    rows: [usize; 2],
+    columns: [usize; 2],
+) -> Tensor<B, D> {
+    let place = (&x.device(), x.dtype());
+    let around = |x: Tensor<B, D>, dim: usize, counts: [usize; 2]| {
+        let zeros = |count: usize| {
+            let mut shape = x.dims();
+            shape[dim] = count;
+            (count > 0).then(|| Tensor::<B, D>::zeros(shape, place))
+        };
+        let [before, after] = counts.map(zeros);
+        match (before, after) {
+            (None, None) => x,
+            (before, after) => Tensor::cat([before, Some(x), after].into_iter().flatten().collect(), dim),
+        }
+    };
+    around(around(x, D - 2, rows), D - 1, columns)
+}
+
+/// See [`crate::ops::unfold`].
+pub(crate) fn unfold<B: Backend>(x: Tensor<B, 5>, window: Window) -> Tensor<B, 3> {
+    let [groups, channels, images, size, _] = x.dims();
+    let Window { kernel, stride } = window;
+    let (side, pad) = (size / stride, window.pad());
+    let padded = framed(x, [pad; 2], [pad; 2]);
+    let seen: Vec<Tensor<B, 5>> = (0..kernel * kernel)
+        .map(|d| {
+            let (a, b) = (d / kernel, d % kernel);
+            let shifted = padded
+                .clone()
+                .slice([0..groups, 0..channels, 0..images, a..a + size, b..b + size]);
+            // The first of every `stride` rows and columns.
+            let count = groups * channels * images;
+            shifted
+                .reshape([count * side, stride * size])
+                .slice([0..count * side, 0..size])
+                .reshape([count * side * side, stride])
+                .slice([0..count * side * side, 0..1])
+                .reshape([groups, channels, images, side, side])
+        })
+        .collect();
+    Tensor::stack::<6>(seen, 2).reshape([groups, channels * kernel * kernel, images * side * side])
+}
+
+/// The adjoint of [`unfold`]: every column's numbers added where they came from.
+pub(crate) fn fold<B: Backend>(columns: Tensor<B, 3>, window: Window, shape: [usize; 5]) -> Tensor<B, 5> {
+    let [groups, channels, images, size, _] = shape;
+    let Window { kernel, stride } = window;
+    let (side, pad) = (size / stride, window.pad());
+    let count = groups * channels * images;
+    let columns = columns.reshape([groups * channels, kernel * kernel, images * side * side]);
+    let padded = (0..kernel * kernel)
+        .map(|d| {
+            let (a, b) = (d / kernel, d % kernel);
+            let seen = columns
+                .clone()
+                .slice([0..groups * channels, d..d + 1, 0..images * side * side]);
+            // Zeros after every number, and rows of zeros after every row.
+            let wide = framed(seen.reshape([count * side * side, 1]), [0; 2], [0, stride - 1]);
+            let tall = framed(
+                wide.reshape([count * side, size]),
+                [0; 2],
+                [0, (stride - 1) * size],
+            );
+            framed(
+                tall.reshape([groups, channels, images, size, size]),
+                [a, kernel - 1 - a],
+                [b, kernel - 1 - b],
+            )
+        })
+        .reduce(|sum, piece| sum + piece);
+    let inner = pad..pad + size;
+    match padded {
+        Some(padded) => padded.slice([0..groups, 0..channels, 0..images, inner.clone(), inner]),
+        None => columns.reshape(shape),
+    }
 }
 
 /// `J = [2X − I; −2HX]` of a tall free matrix with its gain: orthonormal columns.

@@ -847,6 +847,80 @@ pub fn finish_phi(
     out[at] = value;
 }
 
+/// Windows of images as columns: one number a unit.
+#[cube(launch)]
+pub fn unfold(
+    from: &Array<f32>,
+    to: &mut Array<f32>,
+    channels: u32,
+    images: u32,
+    size: u32,
+    #[comptime] kernel: usize,
+    #[comptime] stride: usize,
+) {
+    let at = ABSOLUTE_POS;
+    let (channels, images, size) = (channels as usize, images as usize, size as usize);
+    let square = comptime!(kernel * kernel);
+    let pad = comptime!((kernel - 1) / 2);
+    let side = size / stride;
+    let per_window = images * side * side;
+    if at >= channels * square * per_window {
+        terminate!();
+    }
+    let window = at / per_window;
+    let within = at % per_window;
+    let place = window % square;
+    // Rows and columns of the image with its zeros.
+    let row = within / side % side * stride + place / kernel;
+    let col = within % side * stride + place % kernel;
+    let mut value = 0.0f32;
+    if row >= pad && row < size + pad && col >= pad && col < size + pad {
+        let image = window / square * images + within / (side * side);
+        value = from[(image * size + row - pad) * size + col - pad];
+    }
+    to[at] = value;
+}
+
+/// The adjoint: every pixel the sum of its places in the columns.
+#[cube(launch)]
+pub fn fold(
+    from: &Array<f32>,
+    to: &mut Array<f32>,
+    channels: u32,
+    images: u32,
+    size: u32,
+    #[comptime] kernel: usize,
+    #[comptime] stride: usize,
+) {
+    let at = ABSOLUTE_POS;
+    let (channels, images, size) = (channels as usize, images as usize, size as usize);
+    let square = comptime!(kernel * kernel);
+    let pad = comptime!((kernel - 1) / 2);
+    let side = size / stride;
+    if at >= channels * images * size * size {
+        terminate!();
+    }
+    let row = at / size % size + pad;
+    let col = at % size + pad;
+    let image = at / (size * size);
+    let (channel, image) = (image / images, image % images);
+    let mut sum = 0.0f32;
+    #[unroll]
+    for place in 0..square {
+        let down = comptime!(place / kernel);
+        let right = comptime!(place % kernel);
+        if row >= down && col >= right {
+            let (above, before) = (row - down, col - right);
+            if above % stride == 0 && before % stride == 0 && above / stride < side && before / stride < side
+            {
+                let window = channel * square + place;
+                sum += from[((window * images + image) * side + above / stride) * side + before / stride];
+            }
+        }
+    }
+    to[at] = sum;
+}
+
 /// Matrices in the corner of larger ones that are the identity elsewhere.
 #[cube(launch)]
 pub fn embed(

@@ -24,7 +24,7 @@ use cubecl::{CubeDim, calculate_cube_count_elemwise};
 
 use crate::kernel::adam::Step;
 use crate::kernel::monlip::Layout;
-use crate::ops::Kernels;
+use crate::ops::{Kernels, Precision, Window};
 use element::{CHUNKS, Column, Layer, Outer, Plan, UNITS};
 use hidden::{Chain, Kind};
 use product::{Tile, View, count, inverse, product};
@@ -40,6 +40,16 @@ pub struct Buffer<R: CubeRuntime>(CubeTensor<R>);
 impl<R: CubeRuntime> Buffer<R> {
     fn of(tensor: &CubeTensor<R>) -> Self {
         Buffer(into_contiguous(tensor.clone()))
+    }
+
+    /// The tensor as it lies in memory, if that is without gaps: transposed, maybe.
+    fn dense(tensor: &CubeTensor<R>) -> Self {
+        let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
+        let span: usize = (0..strides.len()).map(|k| strides[k] * (shape[k] - 1)).sum();
+        match span < shape.num_elements() {
+            true => Buffer(tensor.clone()),
+            false => Buffer::of(tensor),
+        }
     }
 
     fn client(&self) -> &ComputeClient<R> {
@@ -848,12 +858,59 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
         [d_free, d_gain.0]
     }
 
-    fn product(a: &FloatTensor<Self>, b: &FloatTensor<Self>) -> FloatTensor<Self> {
+    fn unfold(x: &FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
+        let [groups, channels, images, size, _] = x.shape().dims();
+        let side = size / window.stride;
+        let x = Buffer::of(x);
+        let square = window.kernel * window.kernel;
+        let columns = x.shaped([groups, channels * square, images * side * side]);
+        let (cubes, dim) = x.units(groups * channels * square * images * side * side);
+        element::unfold::launch::<R>(
+            x.client(),
+            cubes,
+            dim,
+            x.array(),
+            columns.array(),
+            (groups * channels) as u32,
+            images as u32,
+            size as u32,
+            window.kernel,
+            window.stride,
+        );
+        columns.0
+    }
+
+    fn fold(columns: &FloatTensor<Self>, window: Window, shape: [usize; 5]) -> FloatTensor<Self> {
+        let [groups, channels, images, size, _] = shape;
+        let columns = Buffer::of(columns);
+        let x = columns.shaped(shape);
+        let (cubes, dim) = columns.units(shape.iter().product());
+        element::fold::launch::<R>(
+            columns.client(),
+            cubes,
+            dim,
+            columns.array(),
+            x.array(),
+            (groups * channels) as u32,
+            images as u32,
+            size as u32,
+            window.kernel,
+            window.stride,
+        );
+        x.0
+    }
+
+    fn product(a: &FloatTensor<Self>, b: &FloatTensor<Self>, precision: Precision) -> FloatTensor<Self> {
+        if precision == Precision::Rough
+            && let Some(c) = product::on_tensor_cores(a, b)
+        {
+            return c;
+        }
         let (mut shape, last) = (a.shape(), b.shape().num_dims() - 1);
         let (m, k, n) = (shape[last - 1], shape[last], b.shape()[last]);
         let matrices = if last == 2 { shape[0] } else { 1 };
         shape[last] = n;
-        let (a, b) = (Buffer(a.clone()), Buffer(b.clone()));
+        let (a, b) = (Buffer::dense(a), Buffer::dense(b));
         let c = a.shaped(shape);
         let to = View::new(&c, n, m * n);
         product(View::of(&a), View::of(&b), to, (m, n, k), matrices, 1.0, false);

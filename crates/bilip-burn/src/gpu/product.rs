@@ -4,7 +4,13 @@
 //! memory, the next piece of them on its way while the current one is worked on. No tensor cores: the transforms are
 //! to be orthogonal to the last bit of single precision.
 
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::features::Tma;
 use cubecl::prelude::*;
+use cubecl::tf32;
+use cubek::matmul::definition::{MatmulElems, MatmulGlobalElems};
+use cubek::matmul::launch::{Strategy, launch_ref};
+use cubek::std::InputBinding;
 
 use super::{Buffer, Gpu};
 
@@ -327,6 +333,52 @@ pub fn product<R: Gpu>(
         add,
         tile,
     );
+}
+
+/// The product on tensor cores, factors rounded to 11 bits and sums in single precision; none where the device has no such units or the matrices do not suit them.
+pub fn on_tensor_cores<R: Gpu>(a: &CubeTensor<R>, b: &CubeTensor<R>) -> Option<CubeTensor<R>> {
+    // They fetch by the tensor map of the hardware: neighbours in one direction, everything else 16 bytes apart or a multiple of that.
+    let suits = |t: &CubeTensor<R>| {
+        let (strides, shape) = (t.meta.strides(), t.meta.shape());
+        let last = strides.len() - 1;
+        let inner = if strides[last] == 1 { last } else { last - 1 };
+        strides[inner] == 1
+            && shape[inner].is_multiple_of(4)
+            && (0..=last).all(|k| k == inner || strides[k].is_multiple_of(4))
+            && t.handle.offset_start.unwrap_or(0).is_multiple_of(16)
+    };
+    let properties = a.client.properties();
+    let last = a.meta.strides().len() - 1;
+    let (shape_a, shape_b) = (a.meta.shape(), b.meta.shape());
+    let (m, k, n) = (shape_a[last - 1], shape_a[last], shape_b[last]);
+    if !properties.features.tma.contains(Tma::Base)
+        || !properties.supports_type(tf32::as_type_native_unchecked().storage_type())
+        || m.min(n).min(k) < 16
+        || !n.is_multiple_of(4)
+        || !suits(a)
+        || !suits(b)
+    {
+        return None;
+    }
+    let mut shape = a.meta.shape().clone();
+    shape[last] = n;
+    let c = Buffer(a.clone()).shaped(shape);
+    let number = f32::as_type_native_unchecked().storage_type();
+    let mut types = MatmulElems::from_globals(&MatmulGlobalElems {
+        lhs: number,
+        rhs: number,
+        out: number,
+    });
+    launch_ref(
+        &Strategy::DoubleTmaMma(Default::default()),
+        &a.client,
+        InputBinding::new(a.clone().binding(), number),
+        InputBinding::new(b.clone().binding(), number),
+        c.0.clone().binding(),
+        &mut types,
+    )
+    .ok()?;
+    Some(c.0)
 }
 
 pub fn count(x: usize, y: usize, z: usize) -> CubeCount {

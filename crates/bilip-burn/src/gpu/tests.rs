@@ -288,7 +288,7 @@ fn image_layers_go_as_on_the_cpu() {
         let bounds = bilip::Bounds::new(0.2, 3.0).unwrap();
         let config = ConvConfig::new(channels, image, units, bounds);
         let layer = config.init::<B>(&Default::default()).unwrap();
-        let shape = [3, channels, image, image];
+        let shape = [16, channels, image, image];
         let count = shape.iter().product();
         let mut rng = Rng::new(4);
         let x = tensor::<B, 4>(&rng.normals(count), shape).require_grad();
@@ -300,8 +300,9 @@ fn image_layers_go_as_on_the_cpu() {
     for (channels, image, units) in [(3, 6, &[2, 2][..]), (40, 4, &[10, 10, 20]), (5, 3, &[1, 2])] {
         let gpu = layer::<Autodiff<Gpu>>(channels, image, units);
         let cpu = layer::<Autodiff<Flex>>(channels, image, units);
-        close("image layer", &gpu[0], &cpu[0], 1e-4);
-        close("gradient of images", &gpu[1], &cpu[1], 1e-4);
+        // Images go through tensor cores, where there are any.
+        close("image layer", &gpu[0], &cpu[0], 3e-3);
+        close("gradient of images", &gpu[1], &cpu[1], 3e-3);
     }
     fn losses<B: AutodiffBackend>() -> Vec<f64> {
         use crate::{Augment, GpConfig, GpNet, Loss, OptimizerKind, Schedule, TrainConfig, data, train};
@@ -348,6 +349,6 @@ fn image_layers_go_as_on_the_cpu() {
         "losses of an image network",
         &losses::<Autodiff<Gpu>>(),
         &losses::<Autodiff<Flex>>(),
-        1e-3,
+        5e-3,
     );
 }
