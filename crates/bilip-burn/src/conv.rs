@@ -17,7 +17,8 @@ use burn::tensor::{DType, Tensor, TensorData};
 use crate::bounds::vector;
 use crate::error::{Error, Result};
 use crate::modules::HouseholderOrthogonal;
-use crate::ops;
+use crate::normalized::Groups;
+use crate::ops::{self, Order};
 use crate::portable::{activate, adjoint, embed};
 
 /// Settings of a [`ConvMonLip`] layer.
@@ -171,8 +172,8 @@ impl<B: Backend> Fourier<B> {
     /// `[channels, batch, size²] → [frequencies, 2·channels, batch]`
     fn of_images(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
         let [channels, batch, pixels] = x.dims();
-        let x = x.reshape([channels * batch, pixels]).transpose();
-        ops::rough(self.forward.val(), x).reshape([self.count(), 2 * channels, batch])
+        let x = x.reshape([channels * batch, pixels]);
+        ops::rough(self.forward.val(), x, Order::Right).reshape([self.count(), 2 * channels, batch])
     }
 
     /// Spectra to images.
@@ -183,8 +184,8 @@ impl<B: Backend> Fourier<B> {
         let [all, twice, batch] = z.dims();
         let table = self.backward.val();
         let pixels = table.dims()[1];
-        let z = z.reshape([2 * all, twice / 2 * batch]).transpose();
-        ops::rough(z, table).reshape([twice / 2, batch, pixels])
+        let z = z.reshape([2 * all, twice / 2 * batch]);
+        ops::rough(z, table, Order::Left).reshape([twice / 2, batch, pixels])
     }
 
     /// Kernels at all frequencies.
@@ -366,31 +367,31 @@ impl<B: Backend> ConvMonLip<B> {
         let config = &self.config;
         let (mu, nu, gamma) = (config.bounds.mu(), config.bounds.nu(), config.bounds.gap());
         let (s, v) = self.explicit();
-        let s = s.mul_scalar((2.0 * gamma).sqrt());
-        let driven = ops::rough(s.clone(), self.fourier.of_images(x.clone()));
-        let [all, _, batch] = driven.dims();
+        let [channels, batch, pixels] = x.dims();
+        let driving = self.fourier.of_images(x.clone().mul_scalar((2.0 * gamma).sqrt()));
+        let driven = ops::rough(s.clone(), driving, Order::Plain);
+        let all = self.fourier.count();
         let mut hidden: Vec<Tensor<B, 3>> = Vec::new();
         let mut at = 0;
         for (k, &m) in config.units.iter().enumerate() {
             let mut inputs = driven.clone().slice([0..all, 2 * at..2 * (at + m), 0..batch]);
             if k > 0 {
-                inputs = inputs + ops::rough(v[k - 1].clone(), hidden[k - 1].clone());
+                inputs = inputs + ops::rough(v[k - 1].clone(), hidden[k - 1].clone(), Order::Plain);
             }
-            let bias = self.bias.val().slice(at..at + m).reshape([m, 1]);
-            let [_, _, pixels] = x.dims();
-            let images = self.fourier.images(inputs).reshape([m, batch * pixels]) + bias;
-            let z = activate(config.activation, images).reshape([m, batch, pixels]);
-            hidden.push(self.fourier.of_images(z));
+            // Sums over images and pixels one after the other, not at once, are what GPUs do well.
+            let bias = self.bias.val().slice(at..at + m).reshape([m, 1, 1]);
+            let images = self.fourier.images(inputs) + bias;
+            let z = activate(config.activation, images.reshape([m, batch * pixels]));
+            hidden.push(self.fourier.of_images(z.reshape([m, batch, pixels])));
             at += m;
         }
-        // √(γ/2) is half of the factor that S has already.
-        let back = ops::rough(s.swap_dims(1, 2), Tensor::cat(hidden, 1));
+        let back = ops::rough(s, Tensor::cat(hidden, 1), Order::Left);
         let skip = match config.published {
             true => mu + 0.5 * (mu + nu) * (gamma.sqrt() - 1.0),
             false => mu,
         };
-        let bias = self.output_bias.val().reshape([config.channels, 1, 1]);
-        self.fourier.images(back).mul_scalar(0.5) + x.mul_scalar(skip) + bias
+        let bias = self.output_bias.val().reshape([channels, 1, 1]);
+        self.fourier.images(back).mul_scalar((0.5 * gamma).sqrt()) + x.mul_scalar(skip) + bias
     }
 
     /// `F(x)`.
@@ -484,14 +485,19 @@ impl<B: Backend> ConvBiLipNet<B> {
         &self.orthogonal
     }
 
-    /// `O(F(x))` of images that lie channel by channel.
-    ///
-    /// # Shapes
-    /// `[channels, batch, image²] → [channels, batch, image²]`
-    pub(crate) fn by_channels(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
-        let [channels, batch, pixels] = x.dims();
-        let y = self.monotone.by_channels(x).reshape([channels, batch * pixels]);
-        self.orthogonal.on_columns(y).reshape([channels, batch, pixels])
+    /// `O(F(x))` of images in groups.
+    pub(crate) fn on_groups(&self, x: Tensor<B, 5>) -> Tensor<B, 5> {
+        let [groups, channels, images, size, _] = x.dims();
+        let pixels = size * size;
+        let x = x.swap_dims(0, 1).reshape([channels, groups * images, pixels]);
+        let y = self
+            .monotone
+            .by_channels(x)
+            .reshape([channels, groups, images, pixels])
+            .swap_dims(0, 1);
+        self.orthogonal
+            .on_groups(y)
+            .reshape([groups, channels, images, size, size])
     }
 
     /// `O(F(x))`.
@@ -499,11 +505,7 @@ impl<B: Backend> ConvBiLipNet<B> {
     /// # Shapes
     /// `[batch, channels, image, image] → [batch, channels, image, image]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        let [batch, channels, size, _] = x.dims();
-        let x = x.reshape([batch, channels, size * size]).swap_dims(0, 1);
-        self.by_channels(x)
-            .swap_dims(0, 1)
-            .reshape([batch, channels, size, size])
+        Groups::of(x).map(|x| self.on_groups(x)).images()
     }
 }
 

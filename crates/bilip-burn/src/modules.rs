@@ -339,14 +339,17 @@ impl<B: Backend> HouseholderOrthogonal<B> {
         eye(n) - ops::matmul(u.clone().transpose(), ops::matmul(t, u))
     }
 
-    /// `P x + q` of many columns.
+    /// `P x + q` of images in groups, pixel by pixel.
     ///
     /// # Shapes
-    /// `[n, count] → [n, count]`
-    pub(crate) fn on_columns(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        let y = ops::rough(self.matrix(), x);
+    /// `[groups, n, images, pixels] → [groups, n, images, pixels]`
+    pub(crate) fn on_groups(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
+        let [groups, n, images, pixels] = x.dims();
+        let matrix = self.matrix().unsqueeze::<3>().repeat_dim(0, groups);
+        let x = x.reshape([groups, n, images * pixels]);
+        let y = ops::rough(matrix, x, ops::Order::Plain).reshape([groups, n, images, pixels]);
         match &self.bias {
-            Some(bias) => y + bias.val().unsqueeze_dim(1),
+            Some(bias) => y + bias.val().reshape([1, n, 1, 1]),
             None => y,
         }
     }

@@ -7,7 +7,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::error::{Error, Result};
-use crate::ops::{self, Window};
+use crate::ops::{self, Order, Window};
 
 /// Most groups that a batch of images is divided into.
 const GROUPS: usize = 16;
@@ -202,7 +202,8 @@ impl<B: Backend> NormalizedConv<B> {
         let scale = self.norm().div_scalar(self.bound).clamp_min(1.0).recip();
         let matrix = (self.matrix() * scale.unsqueeze()).repeat_dim(0, groups);
         let (outputs, side) = (matrix.dims()[1], size / self.stride);
-        ops::rough(matrix, ops::unfold(x, self.window())).reshape([groups, outputs, images, side, side])
+        let columns = ops::unfold(x, self.window());
+        ops::rough(matrix, columns, Order::Plain).reshape([groups, outputs, images, side, side])
     }
 
     /// The sum of the squared weights.

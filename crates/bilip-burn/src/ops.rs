@@ -132,39 +132,60 @@ pub(crate) enum Precision {
     Rough,
 }
 
+/// Which factor of a product is transposed. A gradient comes in the order of its factor, which a transposition before the product would turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// `A·B`.
+    Plain,
+    /// `Aᵀ·B`.
+    Left,
+    /// `A·Bᵀ`.
+    Right,
+}
+
 /// `A·B`, in the precision of its factors: matrices, or as many of them on either side.
 ///
 /// Burn's own product takes tensor cores on GPUs that have them, which round single precision to 11 bits; this does not.
 pub(crate) fn matmul<B: Backend, const D: usize>(a: Tensor<B, D>, b: Tensor<B, D>) -> Tensor<B, D> {
-    product(a, b, Precision::Full)
+    product(a, b, Order::Plain, Precision::Full)
 }
 
-/// `A·B` with tensor cores where there are any: for maps of images, which no transform is computed from.
-pub(crate) fn rough<B: Backend, const D: usize>(a: Tensor<B, D>, b: Tensor<B, D>) -> Tensor<B, D> {
-    product(a, b, Precision::Rough)
+/// A product with tensor cores where there are any: for maps of images, which no transform is computed from.
+pub(crate) fn rough<B: Backend, const D: usize>(
+    a: Tensor<B, D>,
+    b: Tensor<B, D>,
+    order: Order,
+) -> Tensor<B, D> {
+    product(a, b, order, Precision::Rough)
 }
 
 #[cfg_attr(not(feature = "gpu"), expect(unused_variables))]
 fn product<B: Backend, const D: usize>(
     a: Tensor<B, D>,
     b: Tensor<B, D>,
+    order: Order,
     precision: Precision,
 ) -> Tensor<B, D> {
+    let plain = |a: Tensor<B, D>, b: Tensor<B, D>| match order {
+        Order::Plain => a.matmul(b),
+        Order::Left => a.transpose().matmul(b),
+        Order::Right => a.matmul(b.transpose()),
+    };
     #[cfg(feature = "gpu")]
     if a.dtype() == DType::F32 {
         let mut native = Err([a.into_primitive().tensor(), b.into_primitive().tensor()]);
         on_gpus!(
             native,
-            |a, D| D::product(&a[0], &a[1], precision),
+            |a, D| ordered::<D>(&a[0], &a[1], order, precision),
             product_node,
-            precision
+            (order, precision)
         );
         return match native {
             Ok([c]) => wrap(c),
-            Err([a, b]) => wrap::<B, D>(a).matmul(wrap(b)),
+            Err([a, b]) => plain(wrap(a), wrap(b)),
         };
     }
-    a.matmul(b)
+    plain(a, b)
 }
 
 /// The inverses of matrices whose symmetric part is ⪰ I: `[count, n, n]` to the same.
@@ -728,24 +749,48 @@ fn fold_node<B: Kernels, C: CheckpointStrategy>(
     }
 }
 
+/// A product with one of its factors transposed, or none.
+#[cfg(feature = "gpu")]
+fn ordered<B: Kernels>(
+    a: &FloatTensor<B>,
+    b: &FloatTensor<B>,
+    order: Order,
+    precision: Precision,
+) -> FloatTensor<B> {
+    let turned = |t: &FloatTensor<B>| B::float_transpose(t.clone());
+    match order {
+        Order::Plain => B::product(a, b, precision),
+        Order::Left => B::product(&turned(a), b, precision),
+        Order::Right => B::product(a, &turned(b), precision),
+    }
+}
+
 #[cfg(feature = "gpu")]
 #[derive(Debug)]
 struct ProductNode;
 
 #[cfg(feature = "gpu")]
 impl<B: Kernels> Backward<B, 2> for ProductNode {
-    type State = (FloatTensor<B>, FloatTensor<B>, Precision);
+    type State = (FloatTensor<B>, FloatTensor<B>, Order, Precision);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let (a, b, precision) = ops.state;
-        let cotangent = grads.consume::<B>(&ops.node);
+        let (a, b, order, precision) = ops.state;
+        let g = grads.consume::<B>(&ops.node);
         let [left, right] = ops.parents;
         if let Some(node) = left {
-            let gradient = B::product(&cotangent, &B::float_transpose(b), precision);
+            let gradient = match order {
+                Order::Plain => ordered::<B>(&g, &b, Order::Right, precision),
+                Order::Left => ordered::<B>(&b, &g, Order::Right, precision),
+                Order::Right => ordered::<B>(&g, &b, Order::Plain, precision),
+            };
             grads.register::<B>(node.id, gradient);
         }
         if let Some(node) = right {
-            let gradient = B::product(&B::float_transpose(a), &cotangent, precision);
+            let gradient = match order {
+                Order::Plain => ordered::<B>(&a, &g, Order::Left, precision),
+                Order::Left => ordered::<B>(&a, &g, Order::Plain, precision),
+                Order::Right => ordered::<B>(&g, &a, Order::Left, precision),
+            };
             grads.register::<B>(node.id, gradient);
         }
     }
@@ -755,15 +800,15 @@ impl<B: Kernels> Backward<B, 2> for ProductNode {
 #[cfg(feature = "gpu")]
 fn product_node<B: Kernels, C: CheckpointStrategy>(
     [a, b]: [FloatTensor<Autodiff<B, C>>; 2],
-    precision: Precision,
+    (order, precision): (Order, Precision),
 ) -> FloatTensor<Autodiff<B, C>> {
     let nodes = [a.node.clone(), b.node.clone()];
-    let c = B::product(&a.primitive, &b.primitive, precision);
+    let c = ordered::<B>(&a.primitive, &b.primitive, order, precision);
     match Backward::<B, 2>::prepare::<C>(ProductNode, nodes)
         .compute_bound()
         .stateful()
     {
-        OpsKind::Tracked(prep) => prep.finish((a.primitive, b.primitive, precision), c),
+        OpsKind::Tracked(prep) => prep.finish((a.primitive, b.primitive, order, precision), c),
         OpsKind::UnTracked(prep) => prep.finish(c),
     }
 }

@@ -146,21 +146,10 @@ impl<B: Backend> ConvFeatures<B> {
         for block in 0..=k {
             x = self.convolutions[block + 1].on_groups(x);
             if block < k {
-                x = self.through_block(x, block);
+                x = self.blocks[block].on_groups(x);
             }
         }
         x
-    }
-
-    fn through_block(&self, x: Tensor<B, 5>, k: usize) -> Tensor<B, 5> {
-        let [groups, channels, images, size, _] = x.dims();
-        let x = x
-            .swap_dims(0, 1)
-            .reshape([channels, groups * images, size * size]);
-        self.blocks[k]
-            .by_channels(x)
-            .reshape([channels, groups, images, size, size])
-            .swap_dims(0, 1)
     }
 
     /// The features.
@@ -169,7 +158,7 @@ impl<B: Backend> ConvFeatures<B> {
     /// `[batch, 3, size, size] → [batch, outputs]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 2> {
         let last = self.blocks.len() - 1;
-        let x = self.through_block(self.until_block(Groups::of(x).0, last), last);
+        let x = self.blocks[last].on_groups(self.until_block(Groups::of(x).0, last));
         pooled(self.norm.forward(x), &self.projection)
     }
 }

@@ -184,9 +184,16 @@ pub(crate) fn floor(terms: usize) -> f64 {
 
 /// A vector as an unevaluated sum of two: `hi + lo`.
 #[derive(Clone)]
-struct Pair {
-    hi: Vec<f64>,
-    lo: Vec<f64>,
+pub(crate) struct Pair {
+    pub(crate) hi: Vec<f64>,
+    pub(crate) lo: Vec<f64>,
+}
+
+impl Pair {
+    pub(crate) fn zeros(len: usize) -> Self {
+        let (hi, lo) = (vec![0.0; len], vec![0.0; len]);
+        Pair { hi, lo }
+    }
 }
 
 /// `G(x) − y` for the single row of the stack's batch, with a bound on its Euclidean error.
@@ -237,10 +244,7 @@ fn orthogonal(layer: &Orthogonal<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error
 fn scaling(layer: &Scaling<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error: f64) -> (Pair, f64) {
     let n = layer.dim();
     let bias = bias.column(0);
-    let mut y = Pair {
-        hi: vec![0.0; n],
-        lo: vec![0.0; n],
-    };
+    let mut y = Pair::zeros(n);
     for i in 0..n {
         let scale = layer.scale()[i];
         let (sum, error) = two_sum(scale * x.hi[i], bias[i]);
@@ -264,10 +268,7 @@ fn monlip(layer: &MonLip<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error: f64) -
         hi: (0..n).map(|i| times(x.hi[i], x.lo[i], gain_in).0).collect(),
         lo: (0..n).map(|i| times(x.hi[i], x.lo[i], gain_in).1).collect(),
     };
-    let mut sums = Pair {
-        hi: vec![0.0; n],
-        lo: vec![0.0; n],
-    };
+    let mut sums = Pair::zeros(n);
     let mut previous = Pair {
         hi: vec![],
         lo: vec![],
@@ -304,10 +305,7 @@ fn monlip(layer: &MonLip<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error: f64) -
         }
         previous = z;
     }
-    let mut y = Pair {
-        hi: vec![0.0; n],
-        lo: vec![0.0; n],
-    };
+    let mut y = Pair::zeros(n);
     for i in 0..n {
         let (hi, lo) = two_sum(sums.hi[i], sums.lo[i]);
         let (a, a_lo) = times(hi, lo, gain_out);
@@ -343,7 +341,7 @@ fn monlip(layer: &MonLip<f64>, x: &Pair, bias: Bias<'_, f64>, bias_error: f64) -
     (y, error)
 }
 
-fn activate(activation: Activation, z: &mut Pair, psi: Option<&[f64]>) {
+pub(crate) fn activate(activation: Activation, z: &mut Pair, psi: Option<&[f64]>) {
     for i in 0..z.hi.len() {
         let (hi, lo) = (z.hi[i], z.lo[i]);
         (z.hi[i], z.lo[i]) = match activation {
@@ -460,7 +458,7 @@ fn add_dot(a: &[f64], b: &[f64], c: &[f64], start: (f64, f64)) -> (f64, f64) {
     sum
 }
 
-fn renormalize(v: &mut Pair) {
+pub(crate) fn renormalize(v: &mut Pair) {
     for (hi, lo) in v.hi.iter_mut().zip(&mut v.lo) {
         (*hi, *lo) = two_sum(*hi, *lo);
     }
@@ -482,13 +480,13 @@ fn two_product(a: f64, b: f64) -> (f64, f64) {
 }
 
 /// `(hi + lo)·c` in double-double.
-fn times(hi: f64, lo: f64, c: (f64, f64)) -> (f64, f64) {
+pub(crate) fn times(hi: f64, lo: f64, c: (f64, f64)) -> (f64, f64) {
     let (p, e) = two_product(hi, c.0);
     two_sum(p, e + (hi * c.1 + lo * c.0))
 }
 
 /// `√(hi + lo)` in double-double: one Newton step from the rounded root.
-fn sqrt_pair(hi: f64, lo: f64) -> (f64, f64) {
+pub(crate) fn sqrt_pair(hi: f64, lo: f64) -> (f64, f64) {
     let r = hi.sqrt();
     if r == 0.0 {
         return (0.0, 0.0);

@@ -113,9 +113,10 @@ impl Tile {
         16 / self.blocks
     }
 
-    /// For the product of two views: large tiles where there are enough of them to fill the device.
+    /// For the product of two views: large tiles where there are enough of them to fill the device and they do not reach far beyond the matrices.
     pub fn choose<R: Gpu>(a: &View<'_, R>, b: &View<'_, R>, (m, n): (usize, usize), batch: usize) -> Self {
-        let large = m.div_ceil(128) * n.div_ceil(128) * batch >= 96;
+        let area = |size: usize| m.next_multiple_of(size) * n.next_multiple_of(size);
+        let large = area(128) / (128 * 128) * batch >= 96 && 2 * area(128) <= 3 * area(64);
         Tile {
             blocks: if large { 2 } else { 1 },
             left_along: a.col == 1,
@@ -335,32 +336,37 @@ pub fn product<R: Gpu>(
     );
 }
 
-/// The product on tensor cores, factors rounded to 11 bits and sums in single precision; none where the device has no such units or the matrices do not suit them.
+/// Operations from which on a product is worth the fast kind that takes seconds to compile.
+const LARGE: usize = 4_000_000_000;
+
+/// The product on tensor cores, factors rounded to 11 bits and sums in single precision; none where the device has no such units or the matrices are too small for them.
+///
+/// Of the kinds of product that cubek has, those that fetch by the tensor map of the newest GPUs are twice as fast as the others, and take some three seconds each to
+/// compile, one for every order of the factors and kind of size: large products get that, the others one that takes a third of a second.
 pub fn on_tensor_cores<R: Gpu>(a: &CubeTensor<R>, b: &CubeTensor<R>) -> Option<CubeTensor<R>> {
-    // They fetch by the tensor map of the hardware: neighbours in one direction, everything else 16 bytes apart or a multiple of that.
-    let suits = |t: &CubeTensor<R>| {
+    let (mut shape, last) = (a.meta.shape().clone(), a.meta.strides().len() - 1);
+    let (m, k, n) = (shape[last - 1], shape[last], b.meta.shape()[last]);
+    let batch = if last == 2 { shape[0] } else { 1 };
+    let properties = a.client.properties();
+    let narrow = tf32::as_type_native_unchecked().storage_type();
+    if m.min(n).min(k) < 16 || !properties.supports_type(narrow) {
+        return None;
+    }
+    // The tensor map wants neighbours in one direction, and 16 bytes or a multiple of that in all others.
+    let mapped = |t: &CubeTensor<R>| {
         let (strides, shape) = (t.meta.strides(), t.meta.shape());
-        let last = strides.len() - 1;
         let inner = if strides[last] == 1 { last } else { last - 1 };
         strides[inner] == 1
             && shape[inner].is_multiple_of(4)
             && (0..=last).all(|k| k == inner || strides[k].is_multiple_of(4))
             && t.handle.offset_start.unwrap_or(0).is_multiple_of(16)
     };
-    let properties = a.client.properties();
-    let last = a.meta.strides().len() - 1;
-    let (shape_a, shape_b) = (a.meta.shape(), b.meta.shape());
-    let (m, k, n) = (shape_a[last - 1], shape_a[last], shape_b[last]);
-    if !properties.features.tma.contains(Tma::Base)
-        || !properties.supports_type(tf32::as_type_native_unchecked().storage_type())
-        || m.min(n).min(k) < 16
-        || !n.is_multiple_of(4)
-        || !suits(a)
-        || !suits(b)
-    {
-        return None;
-    }
-    let mut shape = a.meta.shape().clone();
+    let large = 2 * m * n * k * batch >= LARGE;
+    let tensor_map = properties.features.tma.contains(Tma::Base);
+    let strategy = match large && tensor_map && n.is_multiple_of(4) && mapped(a) && mapped(b) {
+        true => Strategy::DoubleTmaMma(Default::default()),
+        false => Strategy::SimpleCyclicCmma(Default::default()),
+    };
     shape[last] = n;
     let c = Buffer(a.clone()).shaped(shape);
     let number = f32::as_type_native_unchecked().storage_type();
@@ -370,7 +376,7 @@ pub fn on_tensor_cores<R: Gpu>(a: &CubeTensor<R>, b: &CubeTensor<R>) -> Option<C
         out: number,
     });
     launch_ref(
-        &Strategy::DoubleTmaMma(Default::default()),
+        &strategy,
         &a.client,
         InputBinding::new(a.clone().binding(), number),
         InputBinding::new(b.clone().binding(), number),

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bilip::{BiLipschitz, Bounds, GpHead, Rng, metrics};
+use bilip::{BiLipschitz, Bounds, GpHead, InverseOptions, Rng, metrics};
 use bilip_burn::{
     Accumulation, Augment, ConvFeatures, ConvFeaturesConfig, GpConfig, GpNet, Loss, OnDevice, OptimizerKind,
     Predict, TrainConfig, WideResNetConfig, data, train,
 };
 use burn::module::{AutodiffModule, Module, ModuleDisplay};
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{DType, Tensor, TensorData};
+use rayon::prelude::*;
 
 use super::{Hidden, fit, job_result};
 use crate::config::Kind;
@@ -28,6 +30,9 @@ const DEVIATION: [f64; 3] = [0.2470, 0.2435, 0.2616];
 const FACTOR: f64 = std::f64::consts::PI / 8.0;
 const RIDGE: f64 = 1.0;
 const BINS: usize = 15;
+/// Images that go through every block and back, to this certified error.
+const SAMPLE: usize = 2;
+const TOLERANCE: f64 = 1e-6;
 /// Numbers that the head sees.
 const FEATURES: usize = 128;
 /// The published frequencies have deviation 0.05 and inputs are divided by the root of the kernel's scale of 2.
@@ -90,24 +95,34 @@ fn images(experiment: &Experiment) -> Result<(Images, Images)> {
     Ok((training.first(config.rows), test.first(config.test)))
 }
 
-/// What is left of a trained model: features of images, the head, and what is proved.
+/// What is left of a trained model: features of images, the head, and what is to be proved.
 struct Trained {
     features: Hidden,
     head: GpHead,
     /// Where there is a claim.
     claimed: Option<Bounds>,
+    /// Work for the CPU, while the GPU looks at images.
+    proof: Option<Box<dyn FnOnce() -> Result<Proof> + Send>>,
+    parameters: usize,
+    loss: f64,
+}
+
+/// What is proved of the stored numbers.
+struct Proof {
     /// Of every block.
     certified: Vec<Option<Bounds>>,
     /// Of the convolutions between them.
     norms: Vec<f64>,
-    parameters: usize,
-    loss: f64,
+    /// The worst certified error of images that went through a block and back, and the most steps that took.
+    inverse: Option<(f64, usize)>,
 }
 
 struct Work<'a> {
     experiment: &'a Experiment,
     job: &'a Job,
     table: &'a data::Table,
+    /// Images to be sent through the blocks and back.
+    sample: &'a [f64],
 }
 
 impl OnDevice for Work<'_> {
@@ -129,11 +144,14 @@ impl OnDevice for Work<'_> {
                     ..ConvFeaturesConfig::new(c, width)?
                 };
                 let (net, rest) = self.finish::<B, _>(config.init::<B>(device)?, device)?;
-                let (certified, norms) = proved(&net)?;
+                let sample = Tensor::from_data(
+                    TensorData::new(self.sample.to_vec(), [self.sample.len() / PIXELS, 3, SIDE, SIDE])
+                        .convert_dtype(DType::F32),
+                    (device, DType::F32),
+                );
                 Ok(Trained {
                     claimed: Some(config.bounds),
-                    certified,
-                    norms,
+                    proof: Some(Box::new(move || prove(&net, sample))),
                     ..rest
                 })
             }
@@ -177,7 +195,7 @@ impl Work<'_> {
                 size: SIDE,
                 pad: 4,
             }),
-            checkpoint_every: 1,
+            checkpoint_every: 2,
             ..fit::settings(self.experiment, self.job)
         };
         let trained = train::<B, _>(net, self.table, None, &settings)?;
@@ -191,8 +209,7 @@ impl Work<'_> {
             features: Box::new(move |x| net.hidden_rows(x, PIXELS, &place)),
             head,
             claimed: None,
-            certified: Vec::new(),
-            norms: Vec::new(),
+            proof: None,
             parameters,
             loss,
         };
@@ -200,26 +217,40 @@ impl Work<'_> {
     }
 }
 
-/// What can be proved of the stored numbers of every block and convolution.
-fn proved<B: Backend>(net: &ConvFeatures<B>) -> Result<(Vec<Option<Bounds>>, Vec<f64>)> {
-    let mut certified = Vec::new();
-    for block in net.blocks() {
-        let monotone = block.monotone().freeze::<f32>()?.verify().certified();
+/// What can be proved of the stored numbers of every block and convolution, and images through the blocks and back.
+fn prove<B: Backend>(net: &ConvFeatures<B>, sample: Tensor<B, 4>) -> Result<Proof> {
+    let mut proof = Proof {
+        certified: Vec::new(),
+        norms: Vec::new(),
+        inverse: None,
+    };
+    for (k, block) in net.blocks().iter().enumerate() {
+        let monotone = block.monotone().freeze::<f32>()?;
         let orthogonal = block.orthogonal().freeze::<f64>()?.bounds();
-        certified.push(match monotone {
-            Some(bounds) => Some(Bounds::new(
-                bounds.mu() * orthogonal.mu() * (1.0 - 1e-15),
-                bounds.nu() * orthogonal.nu() * (1.0 + 1e-15),
-            )?),
-            None => None,
-        });
+        let Some(bounds) = monotone.verify().certified() else {
+            proof.certified.push(None);
+            continue;
+        };
+        proof.certified.push(Some(Bounds::new(
+            bounds.mu() * orthogonal.mu() * (1.0 - 1e-15),
+            bounds.nu() * orthogonal.nu() * (1.0 + 1e-15),
+        )?));
+        let inputs = net.before_block(sample.clone(), k).to_data();
+        let inputs: Vec<f64> = inputs.iter::<f64>().collect();
+        let outputs = monotone.to_f64().forward(&inputs)?;
+        let options = InverseOptions {
+            tolerance: TOLERANCE,
+            ..Default::default()
+        };
+        let inverse = monotone.inverse(&outputs, &options)?;
+        let (error, steps) = proof.inverse.unwrap_or((0.0, 0));
+        let most = inverse.rows.iter().map(|r| r.iterations).max();
+        proof.inverse = Some((error.max(inverse.max_error_bound()), steps.max(most.unwrap_or(0))));
     }
-    let norms = net
-        .convolutions()
-        .iter()
-        .map(|c| Ok(c.certified_norm()?))
-        .collect::<Result<_>>()?;
-    Ok((certified, norms))
+    for convolution in net.convolutions() {
+        proof.norms.push(convolution.certified_norm()?);
+    }
+    Ok(proof)
 }
 
 /// Accuracy, likelihood and calibration on some images.
@@ -234,50 +265,71 @@ fn quality(trained: &Trained, images: &Images) -> Result<[f64; 3]> {
     ])
 }
 
+/// Accuracies by corruption, and the means over all of them.
+struct Spoilt {
+    accuracies: BTreeMap<String, Vec<f64>>,
+    means: [f64; 3],
+}
+
 pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let (training, test) = images(experiment)?;
     let labels = training.labels.iter().map(|l| f64::from(*l)).collect();
     let table = data::Table::new(normalized(&training.pixels), PIXELS, labels, 1)?;
-    let trained = experiment.settings.device.run(Work {
-        experiment,
-        job,
-        table: &table,
-    })??;
-    drop(table);
-    let [accuracy, nll, ece] = quality(&trained, &test)?;
+    let sample = normalized(&test.first(SAMPLE).pixels);
     // The short version looks at one severity.
-    let severities: Vec<usize> = match experiment.settings.quick {
-        true => vec![3],
-        false => (1..=SEVERITIES).collect(),
+    let severities = match experiment.settings.quick {
+        true => 3..=3,
+        false => 1..=SEVERITIES,
     };
-    let mut series = BTreeMap::new();
-    let mut sums = [0.0; 3];
-    for corruption in Corruption::ALL {
-        let mut accuracies = Vec::new();
-        for &severity in &severities {
-            let spoilt = test.corrupted(corruption, severity, 1_000 * severity as u64);
-            let found = quality(&trained, &spoilt)?;
-            sums.iter_mut().zip(found).for_each(|(s, v)| *s += v);
-            accuracies.push(found[0]);
+    let kinds: Vec<(Corruption, usize)> = (Corruption::ALL.iter())
+        .flat_map(|c| severities.clone().map(|severity| (*c, severity)))
+        .collect();
+    let (trained, clean, spoilt, proof) = std::thread::scope(|scope| {
+        // The processor has nothing else to do while a GPU trains.
+        let sets = scope.spawn(|| -> Vec<Images> {
+            let spoil = |(corruption, severity): &(Corruption, usize)| {
+                test.corrupted(*corruption, *severity, 1_000 * *severity as u64)
+            };
+            kinds.par_iter().map(spoil).collect()
+        });
+        let mut trained = experiment.settings.device.run(Work {
+            experiment,
+            job,
+            table: &table,
+            sample: &sample,
+        })??;
+        let proof = trained.proof.take().map(|proof| scope.spawn(proof));
+        let clean = quality(&trained, &test)?;
+        let mut spoilt = Spoilt {
+            accuracies: BTreeMap::new(),
+            means: [0.0; 3],
+        };
+        for ((corruption, _), set) in kinds.iter().zip(joined(sets)?) {
+            let found = quality(&trained, &set)?;
+            for (mean, value) in spoilt.means.iter_mut().zip(found) {
+                *mean += value / kinds.len() as f64;
+            }
+            let name = corruption.name().to_string();
+            spoilt.accuracies.entry(name).or_default().push(found[0]);
         }
-        series.insert(corruption.name().to_string(), accuracies);
-    }
-    let mean = sums.map(|s| s / (Corruption::ALL.len() * severities.len()) as f64);
+        let proof = proof.map(|thread| joined(thread)?).transpose()?;
+        Ok::<_, Error>((trained, clean, spoilt, proof))
+    })?;
+    let [accuracy, nll, ece] = clean;
     let certified = |of: fn(&Bounds) -> f64, worse: fn(f64, f64) -> f64| {
-        trained
-            .certified
-            .iter()
+        (proof.iter().flat_map(|p| &p.certified))
             .map(|b| b.as_ref().map_or(f64::NAN, of))
-            .reduce(worse)
+            .reduce(|a, b| if a.is_nan() { a } else { worse(a, b) })
             .unwrap_or(f64::NAN)
     };
+    let inverse = proof.as_ref().and_then(|p| p.inverse);
     let figures = [
         ("accuracy", accuracy),
         ("nll", nll),
         ("ece", ece),
-        ("corrupted_accuracy", mean[0]),
-        ("corrupted_nll", mean[1]),
-        ("corrupted_ece", mean[2]),
+        ("corrupted_accuracy", spoilt.means[0]),
+        ("corrupted_nll", spoilt.means[1]),
+        ("corrupted_ece", spoilt.means[2]),
         ("train_loss", trained.loss),
         ("claimed_mu", trained.claimed.map_or(f64::NAN, |b| b.mu())),
         ("claimed_nu", trained.claimed.map_or(f64::NAN, |b| b.nu())),
@@ -285,12 +337,21 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
         ("certified_nu", certified(Bounds::nu, f64::max)),
         (
             "convolution_norm",
-            (trained.norms.iter().skip(1).copied())
+            (proof.iter().flat_map(|p| p.norms.iter().skip(1).copied()))
                 .reduce(f64::max)
                 .unwrap_or(f64::NAN),
         ),
+        ("inverse_error", inverse.map_or(f64::NAN, |i| i.0)),
+        ("inverse_steps", inverse.map_or(f64::NAN, |i| i.1 as f64)),
     ];
-    Ok(job_result(job, trained.parameters, &figures, series))
+    Ok(job_result(job, trained.parameters, &figures, spoilt.accuracies))
+}
+
+/// What a thread has found.
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> Result<T> {
+    thread
+        .join()
+        .map_err(|_| Error::config("cifar10", "a thread has failed; this is a mistake of ours"))
 }
 
 pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {

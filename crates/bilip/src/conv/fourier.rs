@@ -30,6 +30,19 @@ impl<T: Real> Complex<T> {
         }
     }
 
+    /// Both parts.
+    pub(crate) fn parts(&self) -> MatRefPair<'_, T> {
+        (self.re.as_ref(), self.im.as_ref())
+    }
+
+    /// Both parts of some rows.
+    pub(crate) fn parts_of_rows(&self, rows: std::ops::Range<usize>) -> MatRefPair<'_, T> {
+        (
+            self.re.as_ref().subrows(rows.start, rows.len()),
+            self.im.as_ref().subrows(rows.start, rows.len()),
+        )
+    }
+
     /// The conjugate transpose.
     pub(crate) fn adjoint(&self) -> Self {
         Complex {
@@ -92,6 +105,21 @@ impl<T: Real> Spectrum<T> {
             .subrows(channels.start, channels.len())
     }
 
+    pub(crate) fn scale(&mut self, factor: T) {
+        self.re.iter_mut().chain(&mut self.im).for_each(|v| *v *= factor);
+    }
+
+    pub(crate) fn add_scaled(&mut self, factor: T, other: &Spectrum<T>) {
+        self.re
+            .iter_mut()
+            .zip(&other.re)
+            .for_each(|(a, b)| *a += factor * *b);
+        self.im
+            .iter_mut()
+            .zip(&other.im)
+            .for_each(|(a, b)| *a += factor * *b);
+    }
+
     /// Adds `factor·A` or `factor·Aᴴ` times some channels of another spectrum, frequency by frequency, to some channels of this one.
     pub(crate) fn add_product<'a>(
         &mut self,
@@ -141,7 +169,7 @@ pub(crate) struct Fourier<T> {
     /// The frequencies that are kept, `(i, j)`.
     pub(crate) frequencies: Vec<(usize, usize)>,
     /// For every `(i, j)` with `j ≤ size/2`, at `i·half + j`: where it is kept, and whether its conjugate is.
-    places: Vec<(usize, bool)>,
+    pub(crate) places: Vec<(usize, bool)>,
 }
 
 impl<T: Real> Fourier<T> {
@@ -271,24 +299,33 @@ fn add<T: Real>(to: &mut Mat<T>, a: MatRef<'_, T>, b: MatRef<'_, T>, factor: T) 
     matmul(to.as_mut(), Accum::Add, a, b, factor, Par::Seq);
 }
 
-/// `cos(2πk/n)` for `k < n`, by symmetry from angles of at most π/4, so that what should be 0, 1 or equal is so exactly.
-pub(crate) fn cosine(k: usize, n: usize) -> f64 {
+/// `cos(2πk/n)` and `sin(2πk/n)` for `k < n`, by symmetry from those of `πa/n` with `2a ≤ n`, so that what should be equal is so exactly.
+pub(crate) fn around<N: Copy>(
+    k: usize,
+    n: usize,
+    quarter: impl Fn(usize, usize) -> (N, N),
+    negated: impl Fn(N) -> N,
+) -> (N, N) {
     // As πa/n, up to half a turn, then up to a quarter.
     let a = 2 * k.min(n - k);
-    match 2 * a > n {
-        true => -quarter(n - a, n).0,
-        false => quarter(a, n).0,
-    }
+    let (cos, sin) = quarter(a.min(n - a), n);
+    (
+        if 2 * a > n { negated(cos) } else { cos },
+        if 2 * k > n { negated(sin) } else { sin },
+    )
 }
 
-/// `sin(2πk/n)` for `k < n`, as [`cosine`].
+/// `cos(2πk/n)` for `k < n`.
+pub(crate) fn cosine(k: usize, n: usize) -> f64 {
+    around(k, n, quarter, |v| -v).0
+}
+
+/// `sin(2πk/n)` for `k < n`.
 pub(crate) fn sine(k: usize, n: usize) -> f64 {
-    let a = 2 * k.min(n - k);
-    let value = quarter(a.min(n - a), n).1;
-    if 2 * k > n { -value } else { value }
+    around(k, n, quarter, |v| -v).1
 }
 
-/// Cosine and sine of `πa/n` for `2a ≤ n`.
+/// Cosine and sine of `πa/n` for `2a ≤ n`, by angles of at most π/4.
 fn quarter(a: usize, n: usize) -> (f64, f64) {
     use std::f64::consts::PI;
     if 4 * a <= n {

@@ -1,9 +1,13 @@
 //! The inverse of a convolutional layer, with a certified error for every image.
 
-use super::{ConvMonLip, Slopes, Spectrum};
+use super::accurate::Accurate;
+use super::{Complex, ConvMonLip, Frequency, Slopes, Spectrum};
+use faer::Mat;
+use faer::linalg::solvers::Solve;
+
 use crate::certificate::Norms;
 use crate::error::{Error, Result, check_batch};
-use crate::inverse::{DavisYin, Inverse, InverseOptions, Method, RowReport, Status, gmres};
+use crate::inverse::{DavisYin, DouglasRachford, Inverse, InverseOptions, Method, RowReport, Status, gmres};
 use crate::parallel;
 use crate::real::{Real, UNIT_ROUNDOFF};
 use crate::rounding::{norm, norm_up};
@@ -14,7 +18,9 @@ const NEWTON_LIMIT: usize = 50;
 const PRODUCTS: usize = 300;
 /// Halvings of a Newton step.
 const HALVINGS: usize = 12;
-/// Davis–Yin steps between two looks at the error.
+/// Newton steps with accurate residuals.
+const REFINEMENTS: usize = 6;
+/// Steps of a splitting between two looks at the error.
 const LOOK: usize = 10;
 
 /// An image on its way, and what is known of its error.
@@ -26,8 +32,9 @@ struct State {
 }
 
 impl<T: Real> ConvMonLip<T> {
-    /// The x with `F(x) = y` for every row, each with a certified error: Newton's method with Krylov solves, Davis–Yin splitting with the resolvent
-    /// frequency by frequency, or (`auto`) the first with the second behind it.
+    /// The x with `F(x) = y` for every row, each with a certified error: by Newton's method with Krylov solves, by Davis–Yin or Douglas–Rachford splitting with their
+    /// resolvents frequency by frequency, or (`auto`) by the last, whose number of steps hardly knows the distortion. Where the rounding of residuals in f64 is all that
+    /// is left to see, a few Newton steps with residuals in double-double arithmetic follow.
     ///
     /// The stored numbers are converted, exactly, to `f64`, in which everything certified is computed.
     ///
@@ -41,15 +48,15 @@ impl<T: Real> ConvMonLip<T> {
         options.check(rows, n)?;
         let mu = layer.bounds()?.mu();
         let norms = layer.norms();
-        let (newton, splitting) = match &options.method {
-            Method::Auto => (true, Some(DavisYin::default())),
-            Method::Newton(_) => (true, None),
-            Method::DavisYin(method) => (false, Some(*method)),
+        let resolvent = match &options.method {
+            Method::Auto => Some(Resolvent::new(&layer, DouglasRachford::default().alpha)),
+            Method::DouglasRachford(method) => Some(Resolvent::new(&layer, method.alpha)),
+            Method::Newton(_) | Method::DavisYin(_) => None,
             other => {
                 return Err(Error::setting(
                     "method",
                     other.name(),
-                    "convolutional layers have auto, newton and dys",
+                    "convolutional layers have auto, newton, dys and drs",
                 ));
             }
         };
@@ -67,13 +74,16 @@ impl<T: Real> ConvMonLip<T> {
             let mut state = layer.at(start, y, &norms);
             let mut iterations = 0;
             let mut status = goal.verdict(&state);
-            if newton && status.is_none() {
-                status = layer.newton(&mut state, y, &norms, &goal, &mut iterations);
+            if status.is_none() {
+                let run = (&mut state, &mut iterations);
+                status = match (&options.method, &resolvent) {
+                    (_, Some(resolvent)) => layer.douglas_rachford(run, y, &norms, &goal, resolvent),
+                    (Method::DavisYin(method), _) => layer.davis_yin(run, y, &norms, &goal, method),
+                    _ => layer.newton(run, y, &norms, &goal),
+                };
             }
-            if let Some(method) = &splitting
-                && !matches!(status, Some(Status::Converged | Status::PrecisionLimit))
-            {
-                status = layer.davis_yin(&mut state, y, &norms, &goal, method, &mut iterations);
+            if status == Some(Status::PrecisionLimit) {
+                status = Some(layer.refine(&mut state, y, &norms, &goal, &mut iterations));
             }
             let residual = norm(&state.residual);
             let report = RowReport {
@@ -145,48 +155,101 @@ impl ConvMonLip<f64> {
     }
 
     /// `F(x)` of one image, and a proved bound on the Euclidean norm of its rounding error.
+    fn evaluate_with_error(&self, x: &[f64], norms: &Norms) -> (Vec<f64>, f64) {
+        let mut sizes = Sizes::default();
+        let y = self.evaluate_recorded(x, None, Some(&mut sizes));
+        let s = self.explicit.image as f64;
+        let rounding = Rounding {
+            unit: UNIT_ROUNDOFF,
+            // Of the unitary transform: two products of length s (sums of two), each √s above its norm.
+            transform: 3.0 * s.sqrt() * (2.0 * s + 16.0) * UNIT_ROUNDOFF,
+            product: |length| (2.0 * length as f64 + 8.0) * UNIT_ROUNDOFF * 1.5,
+            own: 16.0 * UNIT_ROUNDOFF,
+        };
+        let error = self.rounding_error(x, norm_up(&y), &sizes, norms, &rounding);
+        (y, error)
+    }
+
+    /// What an evaluation may have lost.
     ///
     /// Norm by norm through the formula: a product with the matrix of the Fourier transform, entries at most one and known to a few units in the last place, loses
     /// `(γ_s + 8u)·s` for a matrix of norm √s; a product at a frequency `γ·‖·‖_F`; and of what is lost before an activation, the output feels the square root of
     /// [`Norms::amplification`], for the reason given in [`crate::rounding`].
-    fn evaluate_with_error(&self, x: &[f64], norms: &Norms) -> (Vec<f64>, f64) {
+    pub(super) fn rounding_error(
+        &self,
+        x: &[f64],
+        size_y: f64,
+        sizes: &Sizes,
+        norms: &Norms,
+        r: &Rounding,
+    ) -> f64 {
         let e = &self.explicit;
-        let mut sizes = Sizes::default();
-        let y = self.evaluate_recorded(x, None, Some(&mut sizes));
-        let u = UNIT_ROUNDOFF;
         let s = e.image as f64;
-        // Of the unitary transform: two products of length s (sums of two), each √s above its norm.
-        let transform = 2.0 * s.sqrt() * (2.0 * s + 16.0) * u * 1.5;
-        let product = |length: usize| (2.0 * length as f64 + 8.0) * u * 1.5;
         let widest = e.units.iter().copied().max().unwrap_or(1);
         let (size_x, size_v, size_z) = (norm_up(x), sizes.before.sqrt(), sizes.after.sqrt());
         let size_b = norm_up(&e.hidden_bias) * s;
         let gain = (2.0 * e.bounds.gap()).sqrt();
-        let lost_x = transform * size_x;
+        let lost_x = r.transform * size_x;
         let (s2, v2) = (norms.s2, norms.v2.iter().copied().fold(0.0, f64::max));
-        let before = gain * (s2 * lost_x + product(self.channels()) * norms.s_frobenius * (size_x + lost_x))
-            + (product(widest) * norms.v_frobenius + v2 * transform) * size_z
-            + (transform + 8.0 * u) * (size_v + size_b);
+        let driven = s2 * lost_x + (r.product)(self.channels()) * norms.s_frobenius * (size_x + lost_x);
+        let before = gain * driven
+            + ((r.product)(widest) * norms.v_frobenius + v2 * r.transform) * size_z
+            + (r.transform + 8.0 * r.unit) * (size_v + size_b);
         // The activation's own rounding, which later layers and the output see.
-        let own = 16.0 * u * size_z;
+        let own = (r.own + 16.0 * r.unit) * (size_v + size_b + size_z);
         let through = norms.amplification.sqrt() * (before + (1.0 + v2) * own);
         let out = through
-            + s2 * (own + transform * size_z)
-            + product(e.hidden_bias.len()) * norms.s_frobenius * size_z;
+            + s2 * (own + r.transform * size_z)
+            + (r.product)(e.hidden_bias.len()) * norms.s_frobenius * size_z;
         let output_bias = norm_up(&e.output_bias) * s;
-        let error = 0.5 * gain * (out + transform * s2 * size_z)
-            + 8.0 * u * (norm_up(&y) + e.skip().abs() * size_x + output_bias);
-        // What was left out is of second order.
-        (y, 1.01 * error)
+        let error = 0.5 * gain * (out + r.transform * s2 * size_z)
+            + 8.0 * r.unit * (size_y + e.skip().abs() * size_x + output_bias);
+        // What was left out is of second order, and what underflow takes is nothing.
+        1.01 * error + 1e-140
     }
 
-    fn newton(
+    /// A few more steps of Newton's method with residuals in double-double arithmetic, where the plain ones have said all they can.
+    fn refine(
         &self,
         state: &mut State,
         y: &[f64],
         norms: &Norms,
         goal: &Goal,
         iterations: &mut usize,
+    ) -> Status {
+        let accurate = Accurate::new(self);
+        let at = |x: Vec<f64>| {
+            let (residual, rounding) = accurate.residual(&x, y, norms);
+            State {
+                x,
+                residual,
+                rounding,
+            }
+        };
+        *state = at(std::mem::take(&mut state.x));
+        for _ in 0..REFINEMENTS {
+            if let Some(status) = goal.verdict(state) {
+                return status;
+            }
+            let slopes: Slopes<f64> = self.slopes(&state.x);
+            let step = gmres(|w| self.tangent(&slopes, w), &state.residual, 1e-6, PRODUCTS);
+            *iterations += 1;
+            let next = at(state.x.iter().zip(&step).map(|(x, d)| x + d).collect());
+            let better = norm(&next.residual) < norm(&state.residual);
+            if !better {
+                return Status::Stalled;
+            }
+            *state = next;
+        }
+        goal.verdict(state).unwrap_or(Status::MaxIterations)
+    }
+
+    fn newton(
+        &self,
+        (state, iterations): (&mut State, &mut usize),
+        y: &[f64],
+        norms: &Norms,
+        goal: &Goal,
     ) -> Option<Status> {
         for _ in 0..goal.limit.unwrap_or(NEWTON_LIMIT) {
             let slopes: Slopes<f64> = self.slopes(&state.x);
@@ -223,12 +286,11 @@ impl ConvMonLip<f64> {
     /// Davis–Yin splitting in the hidden variables: prox of the activation pixel by pixel, everything linear frequency by frequency.
     fn davis_yin(
         &self,
-        state: &mut State,
+        (state, iterations): (&mut State, &mut usize),
         y: &[f64],
         norms: &Norms,
         goal: &Goal,
         method: &DavisYin,
-        iterations: &mut usize,
     ) -> Option<Status> {
         let e = &self.explicit;
         let (mu, gamma) = (e.skip(), e.bounds.gap());
@@ -257,19 +319,9 @@ impl ConvMonLip<f64> {
         // From the x that is there: its own hidden variables solve the problem of another y.
         let mut u: Vec<Vec<f64>> = self.hidden(&state.x);
         let limit = goal.limit.unwrap_or(100_000);
-        let mut best = f64::INFINITY;
+        let mut progress = Progress::default();
         for count in 1..=limit {
-            let half: Vec<Vec<f64>> = (0..layers)
-                .map(|k| {
-                    let units = self.units_of(k);
-                    (u[k].iter().enumerate())
-                        .map(|(at, v)| {
-                            let psi = e.psi.as_ref().map(|psi| psi[units.start + at / pixels]);
-                            e.activation.prox_scaled(alpha, *v, psi)
-                        })
-                        .collect()
-                })
-                .collect();
+            let half = self.prox(alpha, &u);
             // Sᵀz½ and, from it, x and (γ/μ)S Sᵀz½.
             let mut back = Spectrum::zeros(e.frequencies.len(), self.channels(), 1);
             for (k, half) in half.iter().enumerate() {
@@ -282,20 +334,8 @@ impl ConvMonLip<f64> {
                 let x: Vec<f64> = (centered.iter().zip(&image))
                     .map(|(y, z)| (y - (0.5 * gamma).sqrt() * z) / mu)
                     .collect();
-                let next = self.at(x, y, norms);
-                if goal.error_bound(&next) < goal.error_bound(state) {
-                    *state = next;
-                }
-                if let Some(status) = goal.verdict(state) {
+                if let Some(status) = progress.look(state, self.at(x, y, norms), goal) {
                     return Some(status);
-                }
-                // A step out of range makes it grow.
-                let now = norm(&state.residual);
-                if count >= 50 * LOOK && count % (50 * LOOK) == 0 {
-                    if now >= best {
-                        return Some(Status::Stalled);
-                    }
-                    best = now;
                 }
             }
             let coupled = self.s_times(&back, gamma / mu);
@@ -323,6 +363,89 @@ impl ConvMonLip<f64> {
         None
     }
 
+    /// `prox^α(u)` of the activation, pixel by pixel.
+    fn prox(&self, alpha: f64, u: &[Vec<f64>]) -> Vec<Vec<f64>> {
+        let e = &self.explicit;
+        let pixels = e.image * e.image;
+        (u.iter().enumerate())
+            .map(|(k, u)| {
+                let units = self.units_of(k);
+                (u.iter().enumerate())
+                    .map(|(at, v)| {
+                        let psi = e.psi.as_ref().map(|psi| psi[units.start + at / pixels]);
+                        e.activation.prox_scaled(alpha, *v, psi)
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+
+    /// Douglas–Rachford splitting in the hidden variables, as [`DouglasRachford`]: prox of the activation pixel by pixel, the resolvent of everything linear
+    /// frequency by frequency.
+    fn douglas_rachford(
+        &self,
+        (state, iterations): (&mut State, &mut usize),
+        y: &[f64],
+        norms: &Norms,
+        goal: &Goal,
+        resolvent: &Resolvent,
+    ) -> Option<Status> {
+        let e = &self.explicit;
+        let (mu, gamma, alpha) = (e.skip(), e.bounds.gap(), resolvent.alpha);
+        let (all, pixels) = (e.frequencies.len(), e.image * e.image);
+        let mut target = self
+            .fourier
+            .forward(&self.without_output_bias(y), self.channels());
+        target.scale(1.0 / mu);
+        let mut u: Vec<Vec<f64>> = self.hidden(&state.x);
+        let limit = goal.limit.unwrap_or(10_000);
+        let mut progress = Progress::default();
+        for count in 1..=limit {
+            let half = self.prox(alpha, &u);
+            // q = K⁻¹(2z½ − u + αb̂), layer by layer, and Sᴴq.
+            let mut back = Spectrum::zeros(all, self.channels(), 1);
+            let mut q: Vec<Spectrum<f64>> = Vec::with_capacity(u.len());
+            for k in 0..u.len() {
+                let units = self.units_of(k);
+                let right: Vec<f64> = (0..u[k].len())
+                    .map(|i| 2.0 * half[k][i] - u[k][i] + alpha * e.hidden_bias[units.start + i / pixels])
+                    .collect();
+                let mut own = self.fourier.forward(&right, units.len());
+                if let Some(before) = q.last() {
+                    let mut from = Spectrum::zeros(all, units.len(), 1);
+                    self.add_v(&mut from, 0..units.len(), k, false, before);
+                    own.add_scaled(alpha, &from);
+                }
+                own.scale(1.0 / (1.0 + alpha));
+                self.add_s_adjoint(&mut back, k, 1.0, &own);
+                q.push(own);
+            }
+            // x of the resolvent, and its hidden variables w = q + α√(2γ)Wx.
+            let mut right = target.clone();
+            right.add_scaled(-(0.5 * gamma).sqrt() / mu, &back);
+            let mut x = Spectrum::zeros(all, self.channels(), 1);
+            let core = |f: usize| (resolvent.core[f].parts(), false);
+            x.add_product(0..self.channels(), 1.0, core, &right, 0..self.channels());
+            for (k, mut w) in q.into_iter().enumerate() {
+                let units = self.units_of(k);
+                let solved = |f: usize| (resolvent.solved[f].parts_of_rows(units.clone()), false);
+                let factor = alpha * (2.0 * gamma).sqrt();
+                w.add_product(0..units.len(), factor, solved, &x, 0..self.channels());
+                for ((u, w), half) in u[k].iter_mut().zip(self.fourier.inverse(&w)).zip(&half[k]) {
+                    *u += w - half;
+                }
+            }
+            *iterations += 1;
+            if count % LOOK == 0 || count == limit {
+                let next = self.at(self.fourier.inverse(&x), y, norms);
+                if let Some(status) = progress.look(state, next, goal) {
+                    return Some(status);
+                }
+            }
+        }
+        None
+    }
+
     /// The hidden pixels of an image, layer by layer.
     fn hidden(&self, x: &[f64]) -> Vec<Vec<f64>> {
         let mut sizes = Sizes {
@@ -332,6 +455,94 @@ impl ConvMonLip<f64> {
         self.evaluate_recorded(x, None, Some(&mut sizes));
         sizes.keep.unwrap_or_default()
     }
+}
+
+/// What the resolvent of the linear part needs at every frequency: `W = K⁻¹S` with `K = (1 + α)I − αV`, and `(I + α(γ/μ)SᴴW)⁻¹`.
+struct Resolvent {
+    alpha: f64,
+    solved: Vec<Complex<f64>>,
+    core: Vec<Complex<f64>>,
+}
+
+impl Resolvent {
+    fn new(layer: &ConvMonLip<f64>, alpha: f64) -> Self {
+        let e = &layer.explicit;
+        let ratio = e.bounds.gap() / e.skip();
+        let parts = parallel::map(e.frequencies.len(), |f| {
+            let Frequency { v, s } = &e.frequencies[f];
+            let (m, c) = s.re.shape();
+            let mut solved: Complex<f64> = Complex::zeros(m, c);
+            for k in 0..e.units.len() {
+                let units = layer.units_of(k);
+                let mut own = s.rows(units.start, units.len());
+                if k > 0 {
+                    let before = layer.units_of(k - 1);
+                    let from = v[k - 1].times(&solved.rows(before.start, before.len()));
+                    own.re += alpha * &from.re;
+                    own.im += alpha * &from.im;
+                }
+                for (to, own) in [(&mut solved.re, own.re), (&mut solved.im, own.im)] {
+                    to.as_mut()
+                        .subrows_mut(units.start, units.len())
+                        .copy_from(&own * (1.0 / (1.0 + alpha)));
+                }
+            }
+            let mut system = s.adjoint().times(&solved).embedded() * (alpha * ratio);
+            (0..2 * c).for_each(|i| system[(i, i)] += 1.0);
+            let core = system.partial_piv_lu().solve(Mat::<f64>::identity(2 * c, 2 * c));
+            (solved, Complex::from_embedded(core.as_ref()))
+        });
+        let (solved, core) = parts.into_iter().unzip();
+        Resolvent { alpha, solved, core }
+    }
+}
+
+/// Whether a splitting still gets on.
+struct Progress {
+    looks: usize,
+    best: f64,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Progress {
+            looks: 0,
+            best: f64::INFINITY,
+        }
+    }
+}
+
+impl Progress {
+    /// Takes the next state if it is better; a verdict, if there is one, or that nothing has become better for long: a step out of range makes it grow.
+    fn look(&mut self, state: &mut State, next: State, goal: &Goal) -> Option<Status> {
+        if goal.error_bound(&next) < goal.error_bound(state) {
+            *state = next;
+        }
+        if let Some(status) = goal.verdict(state) {
+            return Some(status);
+        }
+        self.looks += 1;
+        if self.looks.is_multiple_of(50) {
+            let now = norm(&state.residual);
+            if now >= self.best {
+                return Some(Status::Stalled);
+            }
+            self.best = now;
+        }
+        None
+    }
+}
+
+/// What the operations of an evaluation lose, relative to the sizes of what they work on.
+pub(super) struct Rounding {
+    /// One operation.
+    pub(super) unit: f64,
+    /// A Fourier transform, or its inverse, scaled to be unitary.
+    pub(super) transform: f64,
+    /// A complex product of so many terms.
+    pub(super) product: fn(usize) -> f64,
+    /// An activation.
+    pub(super) own: f64,
 }
 
 /// What an evaluation leaves behind.

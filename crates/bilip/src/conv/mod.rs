@@ -8,6 +8,7 @@
 //! and its condition `I − (V+Vᴴ)/2 − SSᴴ ⪰ 0` holds if and only if it holds at every frequency. Kernels of free parameters are small; those of V and S are as large as
 //! the image, and stored by frequency. At −f everything is conjugate to f, so half of the frequencies are enough.
 
+mod accurate;
 pub(crate) mod fourier;
 mod free;
 mod inverse;

@@ -239,13 +239,16 @@ fn images_come_back_with_a_certified_error() {
     let (_, layer) = layer(6, 3, &[4, 3, 2], 3, 17);
     let x = Rng::new(8).normals(3 * layer.dim());
     let y = layer.forward(&x).unwrap();
-    for method in [
-        Method::Auto,
-        Method::Newton(Default::default()),
-        Method::DavisYin(Default::default()),
+    for (method, tolerance) in [
+        (Method::Auto, 1e-9),
+        (Method::Newton(Default::default()), 1e-9),
+        (Method::DavisYin(Default::default()), 1e-9),
+        (Method::DouglasRachford(Default::default()), 1e-9),
+        // Below what a residual in f64 can show.
+        (Method::Auto, 1e-13),
     ] {
         let options = InverseOptions {
-            tolerance: 1e-9,
+            tolerance,
             ..InverseOptions::with_method(method)
         };
         let inverse = layer.inverse(&y, &options).unwrap();
@@ -254,8 +257,9 @@ fn images_come_back_with_a_certified_error() {
         for (r, report) in inverse.rows.iter().enumerate() {
             let range = r * n..(r + 1) * n;
             let error: f64 = range.map(|i| (inverse.x[i] - x[i]).powi(2)).sum::<f64>().sqrt();
+            // y itself was rounded.
             assert!(
-                error <= report.error_bound && report.error_bound <= 1e-9,
+                error <= report.error_bound + 1e-12 && report.error_bound <= tolerance,
                 "{error} {report:?}"
             );
         }

@@ -1,0 +1,421 @@
+//! A layer on images in double-double arithmetic, for when the rounding of the plain evaluation hides the error that is to be proved.
+
+use std::ops::Range;
+
+use faer::{Mat, MatRef};
+
+use super::fourier::around;
+use super::inverse::{Rounding, Sizes};
+use super::{Complex, ConvMonLip};
+use crate::certificate::Norms;
+use crate::real::UNIT_ROUNDOFF;
+use crate::rounding::{
+    Pair, activate, add_product, double_gamma, norm, renormalize, sqrt_pair, times, two_sum,
+};
+
+/// Cosines and sines are known to this much: some eighty operations, each good to 2⁻¹⁰⁰, on terms that add up to less than 3.
+const TABLE: f64 = 2e-28;
+
+/// A number as the sum of two.
+type Number = (f64, f64);
+
+/// A matrix as the sum of two.
+struct Matrix {
+    hi: Mat<f64>,
+    lo: Mat<f64>,
+}
+
+impl Matrix {
+    fn from_fn(size: usize, f: impl Fn(usize, usize) -> Number) -> Self {
+        Matrix {
+            hi: Mat::from_fn(size, size, |i, j| f(i, j).0),
+            lo: Mat::from_fn(size, size, |i, j| f(i, j).1),
+        }
+    }
+
+    /// Adds the product of its upper left part and a vector, with a sign.
+    fn add(&self, x: &Pair, sign: f64, to: &mut Pair) {
+        let (rows, columns) = (to.hi.len(), x.hi.len());
+        let x = signed(x, sign);
+        let part = |m: &Mat<f64>, x_hi: &[f64], x_lo: &[f64], to: &mut Pair| {
+            add_product(
+                m.submatrix(0, 0, rows, columns),
+                x_hi,
+                x_lo,
+                &mut to.hi,
+                &mut to.lo,
+            );
+        };
+        part(&self.hi, &x.hi, &x.lo, to);
+        part(&self.lo, &x.hi, &vec![0.0; columns], to);
+    }
+}
+
+fn signed(x: &Pair, sign: f64) -> Pair {
+    Pair {
+        hi: x.hi.iter().map(|v| sign * v).collect(),
+        lo: x.lo.iter().map(|v| sign * v).collect(),
+    }
+}
+
+fn scaled(x: &Pair, factor: Number) -> Pair {
+    let (hi, lo) = (x.hi.iter().zip(&x.lo))
+        .map(|(hi, lo)| times(*hi, *lo, factor))
+        .unzip();
+    Pair { hi, lo }
+}
+
+/// Every `step`-th number from a start on.
+fn gathered(x: &Pair, start: usize, step: usize, count: usize) -> Pair {
+    let take = |v: &[f64]| (0..count).map(|k| v[start + k * step]).collect();
+    Pair {
+        hi: take(&x.hi),
+        lo: take(&x.lo),
+    }
+}
+
+fn scatter(x: &Pair, to: &mut Pair, start: usize, step: usize) {
+    for k in 0..x.hi.len() {
+        to.hi[start + k * step] = x.hi[k];
+        to.lo[start + k * step] = x.lo[k];
+    }
+}
+
+fn divided(x: Number, by: f64) -> Number {
+    let head = x.0 / by;
+    let rest = (-head).mul_add(by, x.0) + x.1;
+    two_sum(head, rest / by)
+}
+
+fn sum(a: Number, b: Number) -> Number {
+    let (hi, lo) = two_sum(a.0, b.0);
+    two_sum(hi, lo + (a.1 + b.1))
+}
+
+/// Cosine and sine of `πa/n` for `2a ≤ n`, by their series at angles of at most π/4.
+fn quarter(a: usize, n: usize) -> (Number, Number) {
+    const PI: Number = (std::f64::consts::PI, 1.224_646_799_147_353_2e-16);
+    let series = |over: usize, under: usize| {
+        let angle = divided(times(PI.0, PI.1, (over as f64, 0.0)), under as f64);
+        let (cos, sin) = (1..30)
+            .fold(
+                (((1.0, 0.0), (0.0, 0.0)), (1.0, 0.0)),
+                |((cos, sin), power): ((Number, Number), Number), k| {
+                    let next = divided(times(power.0, power.1, angle), k as f64);
+                    // + cos, + sin, − cos, − sin.
+                    let term = if k % 4 == 2 || k % 4 == 3 {
+                        (-next.0, -next.1)
+                    } else {
+                        next
+                    };
+                    match k % 2 {
+                        0 => ((sum(cos, term), sin), next),
+                        _ => ((cos, sum(sin, term)), next),
+                    }
+                },
+            )
+            .0;
+        (cos, sin)
+    };
+    if 4 * a <= n {
+        series(a, n)
+    } else {
+        let (cos, sin) = series(n - 2 * a, 2 * n);
+        (sin, cos)
+    }
+}
+
+/// Numbers of all channels at every frequency, for one image.
+struct Spectrum {
+    re: Vec<Pair>,
+    im: Vec<Pair>,
+}
+
+impl Spectrum {
+    fn zeros(frequencies: usize, channels: usize) -> Self {
+        Spectrum {
+            re: vec![Pair::zeros(channels); frequencies],
+            im: vec![Pair::zeros(channels); frequencies],
+        }
+    }
+
+    /// Adds the products of matrices, or of their adjoints, and another spectrum.
+    fn add<'a>(
+        &mut self,
+        matrix: impl Fn(usize) -> (MatRef<'a, f64>, MatRef<'a, f64>),
+        adjoint: bool,
+        x: &Spectrum,
+    ) {
+        for f in 0..self.re.len() {
+            let (re, im) = matrix(f);
+            let (re, im, sign) = match adjoint {
+                true => (re.transpose(), im.transpose(), -1.0),
+                false => (re, im, 1.0),
+            };
+            let add = |m: MatRef<'_, f64>, x: &Pair, to: &mut Pair| {
+                add_product(m, &x.hi, &x.lo, &mut to.hi, &mut to.lo);
+            };
+            add(re, &x.re[f], &mut self.re[f]);
+            add(im, &signed(&x.im[f], -sign), &mut self.re[f]);
+            add(re, &x.im[f], &mut self.im[f]);
+            add(im, &signed(&x.re[f], sign), &mut self.im[f]);
+            renormalize(&mut self.re[f]);
+            renormalize(&mut self.im[f]);
+        }
+    }
+}
+
+/// Evaluates a layer in double-double arithmetic.
+pub(super) struct Accurate<'a> {
+    layer: &'a ConvMonLip<f64>,
+    cos: Matrix,
+    sin: Matrix,
+}
+
+impl<'a> Accurate<'a> {
+    pub(super) fn new(layer: &'a ConvMonLip<f64>) -> Self {
+        let s = layer.image();
+        let at = |i: usize, j: usize| around(i * j % s, s, quarter, |v: Number| (-v.0, -v.1));
+        Accurate {
+            layer,
+            cos: Matrix::from_fn(s, |i, j| at(i, j).0),
+            sin: Matrix::from_fn(s, |i, j| at(i, j).1),
+        }
+    }
+
+    fn half(&self) -> usize {
+        self.layer.image() / 2 + 1
+    }
+
+    fn spectrum(&self, images: &Pair, channels: usize) -> Spectrum {
+        let fourier = &self.layer.fourier;
+        let (s, half) = (fourier.size, self.half());
+        let mut out = Spectrum::zeros(fourier.frequencies.len(), channels);
+        for n in 0..channels {
+            // Along the image's rows, [row, frequency].
+            let (mut re, mut im) = (Pair::zeros(s * half), Pair::zeros(s * half));
+            for p in 0..s {
+                let row = gathered(images, (n * s + p) * s, 1, s);
+                let (mut a, mut b) = (Pair::zeros(half), Pair::zeros(half));
+                self.cos.add(&row, 1.0, &mut a);
+                self.sin.add(&row, -1.0, &mut b);
+                renormalize(&mut a);
+                renormalize(&mut b);
+                scatter(&a, &mut re, p * half, 1);
+                scatter(&b, &mut im, p * half, 1);
+            }
+            // And along its columns.
+            let mut columns = Vec::with_capacity(half);
+            for j in 0..half {
+                let (a, b) = (gathered(&re, j, half, s), gathered(&im, j, half, s));
+                let (mut z_re, mut z_im) = (Pair::zeros(s), Pair::zeros(s));
+                self.cos.add(&a, 1.0, &mut z_re);
+                self.sin.add(&b, 1.0, &mut z_re);
+                self.cos.add(&b, 1.0, &mut z_im);
+                self.sin.add(&a, -1.0, &mut z_im);
+                renormalize(&mut z_re);
+                renormalize(&mut z_im);
+                columns.push((z_re, z_im));
+            }
+            for (f, &(i, j)) in fourier.frequencies.iter().enumerate() {
+                let (re, im) = &columns[j];
+                (out.re[f].hi[n], out.re[f].lo[n]) = (re.hi[i], re.lo[i]);
+                if !fourier.is_real(f) {
+                    (out.im[f].hi[n], out.im[f].lo[n]) = (im.hi[i], im.lo[i]);
+                }
+            }
+        }
+        out
+    }
+
+    fn images(&self, spectrum: &Spectrum) -> Pair {
+        let fourier = &self.layer.fourier;
+        let (s, half) = (fourier.size, self.half());
+        let channels = spectrum.re[0].hi.len();
+        let pixels = s * s;
+        let mut out = Pair::zeros(channels * pixels);
+        for n in 0..channels {
+            let (mut re, mut im) = (Pair::zeros(s * half), Pair::zeros(s * half));
+            for j in 0..half {
+                // A frequency that stands for its conjugate too counts twice.
+                let count = if j == 0 || 2 * j == s { 1.0 } else { 2.0 };
+                let (mut a, mut b) = (Pair::zeros(s), Pair::zeros(s));
+                for i in 0..s {
+                    let (f, conjugate) = fourier.places[i * half + j];
+                    let sign = if conjugate { -count } else { count };
+                    (a.hi[i], a.lo[i]) = (count * spectrum.re[f].hi[n], count * spectrum.re[f].lo[n]);
+                    (b.hi[i], b.lo[i]) = (sign * spectrum.im[f].hi[n], sign * spectrum.im[f].lo[n]);
+                }
+                let (mut y_re, mut y_im) = (Pair::zeros(s), Pair::zeros(s));
+                self.cos.add(&a, 1.0, &mut y_re);
+                self.sin.add(&b, -1.0, &mut y_re);
+                self.cos.add(&b, 1.0, &mut y_im);
+                self.sin.add(&a, 1.0, &mut y_im);
+                renormalize(&mut y_re);
+                renormalize(&mut y_im);
+                scatter(&y_re, &mut re, j, half);
+                scatter(&y_im, &mut im, j, half);
+            }
+            for p in 0..s {
+                let (a, b) = (gathered(&re, p * half, 1, half), gathered(&im, p * half, 1, half));
+                let mut row = Pair::zeros(s);
+                self.cos.add(&a, 1.0, &mut row);
+                self.sin.add(&b, -1.0, &mut row);
+                renormalize(&mut row);
+                scatter(&row, &mut out, n * pixels + p * s, 1);
+            }
+        }
+        scaled(&out, divided((1.0, 0.0), pixels as f64))
+    }
+
+    /// `y − F(x)` of one image, and a bound on its Euclidean error.
+    pub(super) fn residual(&self, x: &[f64], y: &[f64], norms: &Norms) -> (Vec<f64>, f64) {
+        let e = &self.layer.explicit;
+        let (channels, pixels) = (self.layer.channels(), e.image * e.image);
+        let gamma = two_sum(e.bounds.nu(), -e.bounds.mu());
+        let gain_in = sqrt_pair(2.0 * gamma.0, 2.0 * gamma.1);
+        let gain_out = sqrt_pair(0.5 * gamma.0, 0.5 * gamma.1);
+        let x = Pair {
+            hi: x.to_vec(),
+            lo: vec![0.0; x.len()],
+        };
+        let driving = self.spectrum(&scaled(&x, gain_in), channels);
+        let all = e.frequencies.len();
+        let part = |m: &'a Complex<f64>, rows: Range<usize>| {
+            let cut = |m: &'a Mat<f64>| m.as_ref().subrows(rows.start, rows.len());
+            (cut(&m.re), cut(&m.im))
+        };
+        let mut sizes = Sizes::default();
+        let square = |v: &Pair| v.hi.iter().map(|v| v * v).sum::<f64>() * (1.0 + 1e-9);
+        let mut out = Spectrum::zeros(all, channels);
+        let mut before: Option<Spectrum> = None;
+        for k in 0..e.units.len() {
+            let units = self.layer.units_of(k);
+            let mut inputs = Spectrum::zeros(all, units.len());
+            inputs.add(|f| part(&e.frequencies[f].s, units.clone()), false, &driving);
+            if let Some(z) = &before {
+                let v = |f: usize| part(&e.frequencies[f].v[k - 1], 0..units.len());
+                inputs.add(v, false, z);
+            }
+            let mut v = self.images(&inputs);
+            sizes.before += square(&v);
+            for (at, unit) in units.clone().enumerate() {
+                let range = at * pixels..(at + 1) * pixels;
+                for i in range {
+                    (v.hi[i], v.lo[i]) = sum((v.hi[i], v.lo[i]), (e.hidden_bias[unit], 0.0));
+                }
+            }
+            let psi: Option<Vec<f64>> = e
+                .psi
+                .as_ref()
+                .map(|psi| (0..v.hi.len()).map(|i| psi[units.start + i / pixels]).collect());
+            activate(e.activation, &mut v, psi.as_deref());
+            sizes.after += square(&v);
+            let z = self.spectrum(&v, units.len());
+            out.add(|f| part(&e.frequencies[f].s, units.clone()), true, &z);
+            before = Some(z);
+        }
+        let back = scaled(&self.images(&out), gain_out);
+        let skip = e.skip();
+        let (mut residual, mut size) = (Vec::with_capacity(y.len()), 0.0);
+        for i in 0..y.len() {
+            let direct = times(x.hi[i], 0.0, (skip, 0.0));
+            let value = sum(
+                sum((back.hi[i], back.lo[i]), direct),
+                (e.output_bias[i / pixels], 0.0),
+            );
+            size += value.0 * value.0;
+            residual.push((y[i] - value.0) - value.1);
+        }
+        let s = e.image;
+        let rounding = Rounding {
+            unit: 8.0 * UNIT_ROUNDOFF * UNIT_ROUNDOFF,
+            transform: 3.0 * (s as f64).sqrt() * (double_gamma(4 * s + 16) + TABLE),
+            product: |length| 1.5 * double_gamma(2 * length + 8),
+            own: match e.activation.is_homogeneous() {
+                true => 0.0,
+                false => 32.0 * UNIT_ROUNDOFF,
+            },
+        };
+        let error = self
+            .layer
+            .rounding_error(&x.hi, size.sqrt(), &sizes, norms, &rounding);
+        // The last difference, in f64.
+        let last = 4.0 * UNIT_ROUNDOFF * norm(&residual) + 1e-300;
+        (residual, (error + last) * (1.0 + 1e-9))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activation::Activation;
+    use crate::bounds::Bounds;
+    use crate::conv::ConvFree;
+    use crate::random::Rng;
+
+    #[test]
+    fn tables_and_transforms_are_good_to_twice_the_digits() -> crate::Result<()> {
+        for (image, channels) in [(1, 1), (2, 1), (3, 2), (8, 1), (12, 1)] {
+            let free = ConvFree::random(
+                channels,
+                image,
+                &[1],
+                1,
+                Bounds::new(0.5, 2.0)?,
+                Activation::Relu,
+                0.0,
+                &mut Rng::new(1),
+            )?;
+            let layer = ConvMonLip::<f64>::from_free(&free)?;
+            let accurate = Accurate::new(&layer);
+            for i in 0..image {
+                for j in 0..image {
+                    let (c, s) = (
+                        (accurate.cos.hi[(i, j)], accurate.cos.lo[(i, j)]),
+                        (accurate.sin.hi[(i, j)], accurate.sin.lo[(i, j)]),
+                    );
+                    let one = sum(times(c.0, c.1, c), times(s.0, s.1, s));
+                    assert!((one.0 - 1.0 + one.1).abs() < 1e-30, "{one:?}");
+                    let angle = std::f64::consts::TAU * (i * j % image) as f64 / image as f64;
+                    assert!((c.0 - angle.cos()).abs() < 1e-15 && (s.0 - angle.sin()).abs() < 1e-15);
+                }
+            }
+            let x = Pair {
+                hi: Rng::new(2).normals(channels * image * image),
+                lo: vec![0.0; channels * image * image],
+            };
+            let back = accurate.images(&accurate.spectrum(&x, channels));
+            for k in 0..x.hi.len() {
+                let off = (back.hi[k] - x.hi[k]) + back.lo[k];
+                assert!(off.abs() < 1e-28, "{off}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn accurate_and_plain_evaluation_differ_by_the_rounding_of_the_plain_one() -> crate::Result<()> {
+        for activation in [Activation::Relu, Activation::Tanh] {
+            let free = ConvFree::random(
+                3,
+                6,
+                &[2, 3],
+                3,
+                Bounds::new(0.1, 4.0)?,
+                activation,
+                0.5,
+                &mut Rng::new(4),
+            )?;
+            let layer = ConvMonLip::<f64>::from_free(&free)?;
+            let x = Rng::new(5).normals(layer.dim());
+            let y = layer.forward(&x)?;
+            let (residual, error) = Accurate::new(&layer).residual(&x, &y, &layer.norms());
+            assert!(norm(&residual) < 1e-13 && norm(&residual) > 0.0);
+            // Smooth activations are those of f64.
+            let limit = if activation.is_homogeneous() { 1e-22 } else { 1e-11 };
+            assert!(error - 8.0 * UNIT_ROUNDOFF * norm(&residual) < limit, "{error}");
+        }
+        Ok(())
+    }
+}
