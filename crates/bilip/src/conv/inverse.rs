@@ -1,5 +1,7 @@
 //! The inverse of a convolutional layer, with a certified error for every image.
 
+use std::sync::OnceLock;
+
 use super::accurate::Accurate;
 use super::{Complex, ConvMonLip, Frequency, Slopes, Spectrum};
 use faer::Mat;
@@ -7,7 +9,7 @@ use faer::linalg::solvers::Solve;
 
 use crate::certificate::Norms;
 use crate::error::{Error, Result, check_batch};
-use crate::inverse::{DavisYin, DouglasRachford, Inverse, InverseOptions, Method, RowReport, Status, gmres};
+use crate::inverse::{DavisYin, Inverse, InverseOptions, Method, RowReport, Status, gmres};
 use crate::parallel;
 use crate::real::{Real, UNIT_ROUNDOFF};
 use crate::rounding::{norm, norm_up};
@@ -33,7 +35,7 @@ struct State {
 
 impl<T: Real> ConvMonLip<T> {
     /// The x with `F(x) = y` for every row, each with a certified error: by Newton's method with Krylov solves, by Davis–Yin or Douglas–Rachford splitting with their
-    /// resolvents frequency by frequency, or (`auto`) by the last, whose number of steps hardly knows the distortion. Where the rounding of residuals in f64 is all that
+    /// resolvents frequency by frequency, or (`auto`) by the first and, should its line search fail, the last. Where the rounding of residuals in f64 is all that
     /// is left to see, a few Newton steps with residuals in double-double arithmetic follow.
     ///
     /// The stored numbers are converted, exactly, to `f64`, in which everything certified is computed.
@@ -48,18 +50,17 @@ impl<T: Real> ConvMonLip<T> {
         options.check(rows, n)?;
         let mu = layer.bounds()?.mu();
         let norms = layer.norms();
-        let resolvent = match &options.method {
-            Method::Auto => Some(Resolvent::new(&layer, DouglasRachford::default().alpha)),
-            Method::DouglasRachford(method) => Some(Resolvent::new(&layer, method.alpha)),
-            Method::Newton(_) | Method::DavisYin(_) => None,
-            other => {
-                return Err(Error::setting(
-                    "method",
-                    other.name(),
-                    "convolutional layers have auto, newton, dys and drs",
-                ));
-            }
-        };
+        if !matches!(
+            options.method,
+            Method::Auto | Method::Newton(_) | Method::DavisYin(_) | Method::DouglasRachford(_)
+        ) {
+            return Err(Error::setting(
+                "method",
+                options.method.name(),
+                "convolutional layers have auto, newton, dys and drs",
+            ));
+        }
+        let resolvent = OnceLock::new();
         let solved = parallel::map(rows, |r| {
             let y = &y[r * n..(r + 1) * n];
             let start = match &options.start {
@@ -75,12 +76,23 @@ impl<T: Real> ConvMonLip<T> {
             let mut iterations = 0;
             let mut status = goal.verdict(&state);
             if status.is_none() {
+                let split = |run: (&mut State, &mut usize), alpha: f64| {
+                    let resolvent = resolvent.get_or_init(|| Resolvent::new(&layer, alpha));
+                    layer.douglas_rachford(run, y, &norms, &goal, resolvent)
+                };
                 let run = (&mut state, &mut iterations);
-                status = match (&options.method, &resolvent) {
-                    (_, Some(resolvent)) => layer.douglas_rachford(run, y, &norms, &goal, resolvent),
-                    (Method::DavisYin(method), _) => layer.davis_yin(run, y, &norms, &goal, method),
+                status = match &options.method {
+                    Method::DouglasRachford(method) => split(run, method.alpha),
+                    Method::DavisYin(method) => layer.davis_yin(run, y, &norms, &goal, method),
                     _ => layer.newton(run, y, &norms, &goal),
                 };
+                if options.method == Method::Auto
+                    && !matches!(status, Some(Status::Converged | Status::PrecisionLimit))
+                {
+                    // In between what suits the directions that S sees most and those that it does not.
+                    let alpha = (layer.explicit.skip() / layer.explicit.bounds.gap()).powf(0.75);
+                    status = split((&mut state, &mut iterations), alpha);
+                }
             }
             if status == Some(Status::PrecisionLimit) {
                 status = Some(layer.refine(&mut state, y, &norms, &goal, &mut iterations));
@@ -251,13 +263,16 @@ impl ConvMonLip<f64> {
         norms: &Norms,
         goal: &Goal,
     ) -> Option<Status> {
+        // How exactly a step is solved for: as the steps before have paid (Eisenstat and Walker 1996).
+        let mut forcing: f64 = 0.1;
         for _ in 0..goal.limit.unwrap_or(NEWTON_LIMIT) {
             let slopes: Slopes<f64> = self.slopes(&state.x);
             let size = norm(&state.residual);
+            let enough = 0.1 * goal.mu * goal.tolerance / size;
             let step = gmres(
                 |w| self.tangent(&slopes, w),
                 &state.residual,
-                (0.1 * goal.mu * goal.tolerance / size).clamp(1e-12, 1e-2),
+                forcing.max(enough).min(0.5),
                 PRODUCTS,
             );
             *iterations += 1;
@@ -279,6 +294,7 @@ impl ConvMonLip<f64> {
             if let Some(status) = goal.verdict(state) {
                 return Some(status);
             }
+            forcing = (0.9 * (norm(&state.residual) / size).powi(2)).clamp(1e-6, 0.1);
         }
         None
     }
@@ -380,7 +396,7 @@ impl ConvMonLip<f64> {
             .collect()
     }
 
-    /// Douglas–Rachford splitting in the hidden variables, as [`DouglasRachford`]: prox of the activation pixel by pixel, the resolvent of everything linear
+    /// Douglas–Rachford splitting in the hidden variables, as [`crate::DouglasRachford`]: prox of the activation pixel by pixel, the resolvent of everything linear
     /// frequency by frequency.
     fn douglas_rachford(
         &self,
