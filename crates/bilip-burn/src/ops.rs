@@ -20,8 +20,9 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, Element, Shape, Tensor, TensorData, TensorMetadata, TensorPrimitive};
+use burn::tensor::{DType, Element, Tensor, TensorData, TensorMetadata, TensorPrimitive};
 
+use crate::conv::pass::{self, Pass, Shape, node as pass_node};
 #[cfg(feature = "gpu")]
 use crate::gpu;
 use crate::kernel::monlip::Layout;
@@ -221,6 +222,63 @@ pub(crate) fn complex_inverse<B: Backend>(w: Tensor<B, 3>) -> Tensor<B, 3> {
     }
 }
 
+/// `[[Re, −Im], [Im, Re]]` of complex matrices, real parts above imaginary ones, which multiplies as they do.
+///
+/// # Shapes
+/// `[count, 2·rows, columns] → [count, 2·rows, 2·columns]`
+pub(crate) fn embed<B: Backend>(z: Tensor<B, 3>) -> Tensor<B, 3> {
+    let mut native = Err([z.into_primitive().tensor()]);
+    natively!(native, Flex, |a| Flex::embed(&a[0]), embed_node,);
+    #[cfg(feature = "gpu")]
+    if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
+        on_gpus!(native, |a, D| D::embed(&a[0]), embed_node,);
+    }
+    match native {
+        Ok([z]) => wrap(z),
+        Err([z]) => portable::embed(wrap(z)),
+    }
+}
+
+/// `I + G − Gᴴ` of complex matrices, real parts above imaginary ones.
+///
+/// # Shapes
+/// `[count, 2n, n] → [count, 2n, n]`
+pub(crate) fn skew<B: Backend>(g: Tensor<B, 3>) -> Tensor<B, 3> {
+    let mut native = Err([g.into_primitive().tensor()]);
+    natively!(native, Flex, |a| Flex::skew(&a[0], true), skew_node,);
+    #[cfg(feature = "gpu")]
+    if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
+        on_gpus!(native, |a, D| D::skew(&a[0], true), skew_node,);
+    }
+    match native {
+        Ok([g]) => wrap(g),
+        Err([g]) => portable::skew(wrap(g), true),
+    }
+}
+
+/// A batch of images through an explicit layer.
+pub(crate) fn pass<B: Backend>(pass: Pass<B>, shape: &Arc<Shape>) -> Tensor<B, 3> {
+    let narrow = pass.x.dtype() == DType::F32;
+    let mut native = Err(pass::pack(pass));
+    natively!(
+        native,
+        Flex,
+        |a| pass::natively::<Flex>(a, shape),
+        pass_node,
+        shape
+    );
+    #[cfg(feature = "gpu")]
+    if narrow {
+        on_gpus!(native, |a, D| pass::natively::<D>(a, shape), pass_node, shape);
+    }
+    #[cfg(not(feature = "gpu"))]
+    let _ = narrow;
+    match native {
+        Ok([y]) => wrap(y),
+        Err(arguments) => pass::unpack::<B>(arguments).run(shape, &pass::Plain).0,
+    }
+}
+
 /// What a convolution sees of its images: windows of an odd side, every pixel or every second one in each direction, zeros around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
@@ -293,11 +351,11 @@ pub(crate) fn adam_step<B: Backend, const D: usize>(
     }
 }
 
-fn wrap<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<B, D> {
+pub(crate) fn wrap<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<B, D> {
     Tensor::from_primitive(TensorPrimitive::Float(tensor))
 }
 
-fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
+pub(crate) fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
     tensor.into_primitive().tensor()
 }
 
@@ -366,6 +424,21 @@ pub(crate) trait Kernels: Backend {
         Self::float_matmul(a.clone(), b.clone())
     }
 
+    /// `[[Re, −Im], [Im, Re]]`.
+    fn embed(z: &FloatTensor<Self>) -> FloatTensor<Self> {
+        primitive(portable::embed::<Self>(wrap(z.clone())))
+    }
+
+    /// The adjoint of [`embed`](Self::embed).
+    fn fold_embedded(d: &FloatTensor<Self>) -> FloatTensor<Self> {
+        primitive(portable::fold_embedded::<Self>(wrap(d.clone())))
+    }
+
+    /// `G − Gᴴ`, and the identity if it is asked for.
+    fn skew(g: &FloatTensor<Self>, identity: bool) -> FloatTensor<Self> {
+        primitive(portable::skew::<Self>(wrap(g.clone()), identity))
+    }
+
     /// Windows of images as columns.
     fn unfold(x: &FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
         primitive(portable::unfold::<Self>(wrap(x.clone()), window))
@@ -413,7 +486,7 @@ fn values<T: Real + Element + bytemuck::Pod>(tensor: &Flat) -> std::borrow::Cow<
     }
 }
 
-fn tensor<T: Element>(values: Vec<T>, shape: impl Into<Shape>) -> Flat {
+fn tensor<T: Element>(values: Vec<T>, shape: impl Into<burn::tensor::Shape>) -> Flat {
     Flat::from_data(TensorData::new(values, shape))
 }
 
@@ -668,8 +741,9 @@ impl<B: Kernels> Backward<B, 1> for ComplexInverseNode {
             let product = |a: Tensor<B, 3>, b: Tensor<B, 3>| -> Tensor<B, 3> {
                 wrap(B::product(&primitive(a), &primitive(b), Precision::Rough))
             };
-            let left = product(portable::embed(x.clone()).swap_dims(1, 2), cotangent);
-            let gradient = product(portable::embed(left), portable::adjoint(x));
+            let embed = |z: Tensor<B, 3>| -> Tensor<B, 3> { wrap(B::embed(&primitive(z))) };
+            let left = product(embed(x.clone()).swap_dims(1, 2), cotangent);
+            let gradient = product(embed(left), portable::adjoint(x));
             grads.register::<B>(node.id, primitive(gradient.neg()));
         }
     }
@@ -686,6 +760,63 @@ fn complex_inverse_node<B: Kernels, C: CheckpointStrategy>(
     {
         OpsKind::Tracked(prep) => prep.finish(x.clone(), x),
         OpsKind::UnTracked(prep) => prep.finish(x),
+    }
+}
+
+#[derive(Debug)]
+struct EmbedNode;
+
+impl<B: Kernels> Backward<B, 1> for EmbedNode {
+    type State = ();
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let cotangent = grads.consume::<B>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            grads.register::<B>(node.id, B::fold_embedded(&cotangent));
+        }
+    }
+}
+
+/// An embedding as one node of the graph.
+fn embed_node<B: Kernels, C: CheckpointStrategy>(
+    [z]: [FloatTensor<Autodiff<B, C>>; 1],
+) -> FloatTensor<Autodiff<B, C>> {
+    let out = B::embed(&z.primitive);
+    match Backward::<B, 1>::prepare::<C>(EmbedNode, [z.node.clone()])
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(prep) => prep.finish((), out),
+        OpsKind::UnTracked(prep) => prep.finish(out),
+    }
+}
+
+#[derive(Debug)]
+struct SkewNode;
+
+impl<B: Kernels> Backward<B, 1> for SkewNode {
+    type State = ();
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let cotangent = grads.consume::<B>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            // ⟨W̄, G − Gᴴ⟩ = ⟨W̄ − W̄ᴴ, G⟩.
+            grads.register::<B>(node.id, B::skew(&cotangent, false));
+        }
+    }
+}
+
+/// `I + G − Gᴴ` as one node of the graph.
+fn skew_node<B: Kernels, C: CheckpointStrategy>(
+    [g]: [FloatTensor<Autodiff<B, C>>; 1],
+) -> FloatTensor<Autodiff<B, C>> {
+    let out = B::skew(&g.primitive, true);
+    match Backward::<B, 1>::prepare::<C>(SkewNode, [g.node.clone()])
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(prep) => prep.finish((), out),
+        OpsKind::UnTracked(prep) => prep.finish(out),
     }
 }
 
@@ -750,8 +881,7 @@ fn fold_node<B: Kernels, C: CheckpointStrategy>(
 }
 
 /// A product with one of its factors transposed, or none.
-#[cfg(feature = "gpu")]
-fn ordered<B: Kernels>(
+pub(crate) fn ordered<B: Kernels>(
     a: &FloatTensor<B>,
     b: &FloatTensor<B>,
     order: Order,

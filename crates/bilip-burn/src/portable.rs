@@ -74,6 +74,26 @@ pub(crate) fn embed<B: Backend>(z: Tensor<B, 3>) -> Tensor<B, 3> {
     Tensor::cat(vec![z, Tensor::cat(vec![im.neg(), re], 1)], 2)
 }
 
+/// The adjoint of [`embed`].
+pub(crate) fn fold_embedded<B: Backend>(d: Tensor<B, 3>) -> Tensor<B, 3> {
+    let [count, twice, columns] = d.dims();
+    let side = |start: usize| d.clone().slice([0..count, 0..twice, start..start + columns / 2]);
+    let (re, im) = halves(side(columns / 2));
+    side(0) + Tensor::cat(vec![im, re.neg()], 1)
+}
+
+/// `G − Gᴴ` of complex matrices, real parts above imaginary ones, and the identity if it is asked for.
+pub(crate) fn skew<B: Backend>(g: Tensor<B, 3>, identity: bool) -> Tensor<B, 3> {
+    let [_, _, n] = g.dims();
+    let place = (&g.device(), g.dtype());
+    let w = g.clone() - adjoint(g.clone());
+    if !identity {
+        return w;
+    }
+    let eye = Tensor::<B, 2>::eye(n, &g.device()).cast(g.dtype());
+    w + Tensor::cat(vec![eye, Tensor::zeros([n, n], place)], 0).unsqueeze::<3>()
+}
+
 /// The adjoints of complex matrices, real parts above imaginary ones.
 ///
 /// # Shapes

@@ -24,10 +24,12 @@ pub enum Schedule {
         /// The first rate over the last.
         end: f64,
     },
-    /// A first rate, multiplied by a factor at each of some shares of the run.
+    /// A rate, multiplied by a factor at each of some shares of the run; up to a first share it grows from zero.
     Steps {
-        /// The first rate.
+        /// The rate.
         rate: f64,
+        /// Share of the run in which the rate is reached; 0 for at once.
+        warm: f64,
         /// Shares of the run at which the rate changes.
         at: Vec<f64>,
         /// What it is multiplied by.
@@ -87,8 +89,16 @@ impl Schedule {
                 }
                 Ok(())
             }
-            Schedule::Steps { rate, at, factor } => {
+            Schedule::Steps {
+                rate,
+                warm,
+                at,
+                factor,
+            } => {
                 positive("rate", *rate)?;
+                if !(0.0..1.0).contains(warm) {
+                    return Err(Error::setting("warm", warm, "must be at least 0 and below 1"));
+                }
                 positive("factor", *factor)?;
                 if at.iter().any(|s| !(0.0..=1.0).contains(s)) {
                     return Err(Error::setting("at", at, "shares must lie in [0, 1]"));
@@ -131,8 +141,16 @@ impl Schedule {
                     line(low, low / end, *fall, 1.0)
                 }
             }
-            Schedule::Steps { rate, at, factor } => {
-                rate * factor.powi(at.iter().filter(|s| t >= **s).count() as i32)
+            Schedule::Steps {
+                rate,
+                warm,
+                at,
+                factor,
+            } => {
+                // The first step is a step.
+                let next = (step + 1) as f64 / total.max(1) as f64;
+                let share = if next < *warm { next / warm } else { 1.0 };
+                share * rate * factor.powi(at.iter().filter(|s| t >= **s).count() as i32)
             }
             Schedule::Cosine { rate, last } => {
                 last + 0.5 * (rate - last) * (1.0 + (std::f64::consts::PI * t).cos())
@@ -179,11 +197,24 @@ mod tests {
     fn other_schedules_do_what_they_say() {
         let s = Schedule::Steps {
             rate: 1.0,
+            warm: 0.0,
             at: vec![0.3, 0.6],
             factor: 0.2,
         };
         assert_eq!((s.rate(0, 10), s.rate(3, 10)), (1.0, 0.2));
         assert!((s.rate(9, 10) - 0.04).abs() < 1e-15);
+        let warm = |warm: f64| Schedule::Steps {
+            rate: 1.0,
+            warm,
+            at: vec![0.5],
+            factor: 0.2,
+        };
+        let s = warm(0.04);
+        let rates: Vec<f64> = [0, 1, 2, 3, 50].map(|k| s.rate(k, 100)).to_vec();
+        for (rate, expected) in rates.iter().zip([0.25, 0.5, 0.75, 1.0, 0.2]) {
+            assert!((rate - expected).abs() < 1e-12, "{rates:?}");
+        }
+        assert!(s.check().is_ok() && warm(1.0).check().is_err() && warm(f64::NAN).check().is_err());
         let c = Schedule::Cosine { rate: 1.0, last: 0.1 };
         assert_eq!(c.rate(0, 8), 1.0);
         assert!((c.rate(4, 8) - 0.55).abs() < 1e-15 && (c.rate(8, 8) - 0.1).abs() < 1e-15);

@@ -194,6 +194,7 @@ fn every_optimiser_schedule_and_loss_trains() {
                 nesterov: true,
             },
             Schedule::Steps {
+                warm: 0.0,
                 rate: 3e-2,
                 at: vec![0.5],
                 factor: 0.2,
@@ -264,6 +265,7 @@ fn patience_stops_a_run_that_no_longer_improves() {
         batch: 64,
         // So small that nothing changes in f32 after a while.
         schedule: Schedule::Steps {
+            warm: 0.0,
             rate: 1e-3,
             at: vec![0.01],
             factor: 1e-12,

@@ -23,7 +23,11 @@ pub struct Config {
     /// Largest learning rate.
     pub peak: f64,
     /// The one-cycle schedule (a, b, d, e).
-    pub cycle: [f64; 4],
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cycle: Option<[f64; 4]>,
+    /// Or a schedule of steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Steps>,
     /// Length of the schedule in steps; the run's own if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule_steps: Option<usize>,
@@ -32,6 +36,19 @@ pub struct Config {
     /// Values to compare with, by metric.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reference: BTreeMap<String, Reference>,
+}
+
+/// A rate that grows over a first share of the run and falls by a factor at some others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Steps {
+    /// The share in which the rate is reached.
+    #[serde(default)]
+    pub warm: f64,
+    /// Shares at which it falls.
+    pub at: Vec<f64>,
+    /// By what.
+    pub factor: f64,
 }
 
 /// One model of an experiment.
@@ -141,6 +158,9 @@ impl Config {
             if value == 0 {
                 return Err(Error::config(what, format!("{name} = 0: must be at least 1")));
             }
+        }
+        if config.cycle.is_some() == config.steps.is_some() {
+            return Err(Error::config(what, "one of `cycle` and `steps` must be given"));
         }
         for (k, model) in config.models.iter().enumerate() {
             if config.models[..k].iter().any(|m| m.name == model.name) {

@@ -847,6 +847,85 @@ pub fn finish_phi(
     out[at] = value;
 }
 
+/// `[[Re, −Im], [Im, Re]]` of complex matrices, real parts above imaginary ones: one number a unit.
+#[cube(launch)]
+pub fn complex_embed(from: &Array<f32>, to: &mut Array<f32>, count: u32, rows: u32, columns: u32) {
+    let at = ABSOLUTE_POS;
+    let (rows, columns) = (rows as usize, columns as usize);
+    if at >= count as usize * 4 * rows * columns {
+        terminate!();
+    }
+    let col = at % (2 * columns);
+    let row = at / (2 * columns) % (2 * rows);
+    let start = at / (4 * rows * columns) * 2 * rows * columns;
+    if col < columns {
+        to[at] = from[start + row * columns + col];
+    } else if row < rows {
+        to[at] = -from[start + (row + rows) * columns + col - columns];
+    } else {
+        to[at] = from[start + (row - rows) * columns + col - columns];
+    }
+}
+
+/// Its adjoint.
+#[cube(launch)]
+pub fn complex_fold(from: &Array<f32>, to: &mut Array<f32>, count: u32, rows: u32, columns: u32) {
+    let at = ABSOLUTE_POS;
+    let (rows, columns) = (rows as usize, columns as usize);
+    if at >= count as usize * 2 * rows * columns {
+        terminate!();
+    }
+    let col = at % columns;
+    let row = at / columns % (2 * rows);
+    let start = at / (2 * rows * columns) * 4 * rows * columns;
+    let mut value = from[start + row * 2 * columns + col];
+    if row < rows {
+        value += from[start + (row + rows) * 2 * columns + columns + col];
+    } else {
+        value -= from[start + (row - rows) * 2 * columns + columns + col];
+    }
+    to[at] = value;
+}
+
+/// `G − Gᴴ` of complex matrices, real parts above imaginary ones, and the identity: a tile a cube of 32 × 8 units, its mirror image through shared memory.
+#[cube(launch)]
+pub fn complex_skew(from: &Array<f32>, to: &mut Array<f32>, n: u32, #[comptime] identity: bool) {
+    let n = n as usize;
+    let mut mirror = SharedMemory::<f32>::new(comptime!(32 * 33usize));
+    let part = CUBE_POS_X as usize;
+    let base = part * n * n;
+    let tx = UNIT_POS_X as usize;
+    let ty = UNIT_POS_Y as usize;
+    let (first_row, first_col) = (CUBE_POS_Y as usize * 32, CUBE_POS_Z as usize * 32);
+    #[unroll]
+    for k in 0..4usize {
+        let (row, col) = (first_col + ty + 8 * k, first_row + tx);
+        if row < n && col < n {
+            mirror[(ty + 8 * k) * 33 + tx] = from[base + row * n + col];
+        }
+    }
+    sync_cube();
+    #[unroll]
+    for k in 0..4usize {
+        let (row, col) = (first_row + ty + 8 * k, first_col + tx);
+        if row < n && col < n {
+            let mirrored = mirror[tx * 33 + ty + 8 * k];
+            let mut value = from[base + row * n + col];
+            if part % 2 == 0 {
+                value -= mirrored;
+                if comptime!(identity) {
+                    if row == col {
+                        value += 1.0;
+                    }
+                }
+            } else {
+                value += mirrored;
+            }
+            to[base + row * n + col] = value;
+        }
+    }
+}
+
 /// Windows of images as columns: one number a unit.
 #[cube(launch)]
 pub fn unfold(

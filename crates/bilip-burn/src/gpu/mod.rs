@@ -858,6 +858,62 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
         [d_free, d_gain.0]
     }
 
+    fn embed(z: &FloatTensor<Self>) -> FloatTensor<Self> {
+        let [count, twice, columns] = z.shape().dims();
+        let z = Buffer::of(z);
+        let out = z.shaped([count, twice, 2 * columns]);
+        let (cubes, dim) = z.units(2 * count * twice * columns);
+        let sizes = [count, twice / 2, columns].map(|v| v as u32);
+        element::complex_embed::launch::<R>(
+            z.client(),
+            cubes,
+            dim,
+            z.array(),
+            out.array(),
+            sizes[0],
+            sizes[1],
+            sizes[2],
+        );
+        out.0
+    }
+
+    fn fold_embedded(d: &FloatTensor<Self>) -> FloatTensor<Self> {
+        let [count, twice, columns] = d.shape().dims();
+        let d = Buffer::of(d);
+        let out = d.shaped([count, twice, columns / 2]);
+        let (cubes, dim) = d.units(count * twice * columns / 2);
+        let sizes = [count, twice / 2, columns / 2].map(|v| v as u32);
+        element::complex_fold::launch::<R>(
+            d.client(),
+            cubes,
+            dim,
+            d.array(),
+            out.array(),
+            sizes[0],
+            sizes[1],
+            sizes[2],
+        );
+        out.0
+    }
+
+    fn skew(g: &FloatTensor<Self>, identity: bool) -> FloatTensor<Self> {
+        let shape = g.shape();
+        let [matrices, _, n] = shape.dims();
+        let g = Buffer::of(g);
+        let out = g.shaped(shape);
+        let tiles = n.div_ceil(32);
+        element::complex_skew::launch::<R>(
+            g.client(),
+            count(2 * matrices, tiles, tiles),
+            CubeDim::new_2d(32, 8),
+            g.array(),
+            out.array(),
+            n as u32,
+            identity,
+        );
+        out.0
+    }
+
     fn unfold(x: &FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
         let [groups, channels, images, size, _] = x.shape().dims();
         let side = size / window.stride;

@@ -88,11 +88,21 @@ fn bounds_mode(model: &ModelConfig) -> Result<BoundsMode> {
 
 pub(super) fn settings(experiment: &Experiment, job: &Job) -> TrainConfig {
     let config = &experiment.config;
-    let [a, b, d, e] = config.cycle;
+    let peak = job.model.peak.unwrap_or(config.peak);
+    let schedule = match (&config.steps, config.cycle) {
+        (Some(steps), _) => Schedule::Steps {
+            rate: peak,
+            warm: steps.warm,
+            at: steps.at.clone(),
+            factor: steps.factor,
+        },
+        (None, Some([a, b, d, e])) => Schedule::one_cycle(peak, (a, b, d, e)),
+        (None, None) => Schedule::Constant { rate: peak },
+    };
     TrainConfig {
         epochs: config.epochs,
         batch: config.batch,
-        schedule: Schedule::one_cycle(job.model.peak.unwrap_or(config.peak), (a, b, d, e)),
+        schedule,
         schedule_steps: config.schedule_steps,
         seed: job.seed,
         checkpoints: Some(experiment.checkpoints(job)),

@@ -7,6 +7,8 @@
 //! Inside, images lie channel by channel, `[channels, batch, pixels]`: the Fourier transform is then one product with a table, which leaves its spectra as
 //! `[frequency, part and channel, batch]`, ready for the next product.
 
+pub(crate) mod pass;
+
 use std::sync::Arc;
 
 use bilip::{Activation, Bounds, ConvFree, Kernels, Real, Rng};
@@ -18,8 +20,9 @@ use crate::bounds::vector;
 use crate::error::{Error, Result};
 use crate::modules::HouseholderOrthogonal;
 use crate::normalized::Groups;
-use crate::ops::{self, Order};
-use crate::portable::{activate, adjoint, embed};
+use crate::ops::{self, embed};
+use crate::portable::adjoint;
+use pass::{Pass, Shape};
 
 /// Settings of a [`ConvMonLip`] layer.
 #[derive(Clone, Debug)]
@@ -166,28 +169,6 @@ impl<B: Backend> Fourier<B> {
         self.forward.val().dims()[0] / 2
     }
 
-    /// Images to spectra.
-    ///
-    /// # Shapes
-    /// `[channels, batch, size²] → [frequencies, 2·channels, batch]`
-    fn of_images(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
-        let [channels, batch, pixels] = x.dims();
-        let x = x.reshape([channels * batch, pixels]);
-        ops::rough(self.forward.val(), x, Order::Right).reshape([self.count(), 2 * channels, batch])
-    }
-
-    /// Spectra to images.
-    ///
-    /// # Shapes
-    /// `[frequencies, 2·channels, batch] → [channels, batch, size²]`
-    fn images(&self, z: Tensor<B, 3>) -> Tensor<B, 3> {
-        let [all, twice, batch] = z.dims();
-        let table = self.backward.val();
-        let pixels = table.dims()[1];
-        let z = z.reshape([2 * all, twice / 2 * batch]);
-        ops::rough(z, table, Order::Left).reshape([twice / 2, batch, pixels])
-    }
-
     /// Kernels at all frequencies.
     ///
     /// # Shapes
@@ -225,18 +206,17 @@ fn apart<B: Backend>(z: Tensor<B, 3>, pieces: usize) -> Tensor<B, 3> {
 fn cayley<B: Backend>(z: Tensor<B, 3>) -> (Tensor<B, 3>, Option<Tensor<B, 3>>) {
     let [_, twice, n] = z.dims();
     let height = twice / 2;
-    let g = rows(&z, 0..n);
-    let eye = Tensor::<B, 2>::eye(n, &z.device()).cast(z.dtype());
-    let zeros = Tensor::<B, 2>::zeros([n, n], (&z.device(), z.dtype()));
-    let eye = Tensor::cat(vec![eye, zeros], 0).unsqueeze::<3>();
-    let mut w = g.clone() - adjoint(g) + eye.clone();
+    let mut w = ops::skew(rows(&z, 0..n));
     let below = (height > n).then(|| rows(&z, n..height));
     if let Some(h) = &below {
         w = w + ops::matmul(embed(h.clone()).swap_dims(1, 2), h.clone());
     }
     let x = ops::complex_inverse(w);
     let below = below.map(|h| ops::matmul(embed(h), x.clone()).mul_scalar(-2.0));
-    (x.mul_scalar(2.0) - eye, below)
+    let (device, dtype) = (z.device(), z.dtype());
+    let eye = Tensor::<B, 2>::eye(n, &device).cast(dtype);
+    let eye = Tensor::cat(vec![eye, Tensor::zeros([n, n], (&device, dtype))], 0);
+    (x.mul_scalar(2.0) - eye.unsqueeze::<3>(), below)
 }
 
 /// A μ-strongly monotone, ν-Lipschitz layer on images, to be trained.
@@ -367,31 +347,35 @@ impl<B: Backend> ConvMonLip<B> {
         let config = &self.config;
         let (mu, nu, gamma) = (config.bounds.mu(), config.bounds.nu(), config.bounds.gap());
         let (s, v) = self.explicit();
-        let [channels, batch, pixels] = x.dims();
-        let driving = self.fourier.of_images(x.clone().mul_scalar((2.0 * gamma).sqrt()));
-        let driven = ops::rough(s.clone(), driving, Order::Plain);
         let all = self.fourier.count();
-        let mut hidden: Vec<Tensor<B, 3>> = Vec::new();
-        let mut at = 0;
-        for (k, &m) in config.units.iter().enumerate() {
-            let mut inputs = driven.clone().slice([0..all, 2 * at..2 * (at + m), 0..batch]);
-            if k > 0 {
-                inputs = inputs + ops::rough(v[k - 1].clone(), hidden[k - 1].clone(), Order::Plain);
-            }
-            // Sums over images and pixels one after the other, not at once, are what GPUs do well.
-            let bias = self.bias.val().slice(at..at + m).reshape([m, 1, 1]);
-            let images = self.fourier.images(inputs) + bias;
-            let z = activate(config.activation, images.reshape([m, batch * pixels]));
-            hidden.push(self.fourier.of_images(z.reshape([m, batch, pixels])));
-            at += m;
-        }
-        let back = ops::rough(s, Tensor::cat(hidden, 1), Order::Left);
+        let flat = |v: Tensor<B, 3>| {
+            let [_, rows, columns] = v.dims();
+            v.reshape([all, rows * columns])
+        };
+        let v: Vec<Tensor<B, 2>> = v.into_iter().map(flat).collect();
+        let v = match v.is_empty() {
+            true => Tensor::zeros([all, 1], (&x.device(), x.dtype())),
+            false => Tensor::cat(v, 1),
+        };
+        let shape = Shape {
+            units: config.units.clone(),
+            activation: config.activation,
+        };
+        let pass = Pass {
+            x: x.clone().mul_scalar((2.0 * gamma).sqrt()),
+            s,
+            v,
+            bias: self.bias.val(),
+            forward: self.fourier.forward.val(),
+            backward: self.fourier.backward.val(),
+        };
+        let y = ops::pass(pass, &Arc::new(shape)).mul_scalar((0.5 * gamma).sqrt());
         let skip = match config.published {
             true => mu + 0.5 * (mu + nu) * (gamma.sqrt() - 1.0),
             false => mu,
         };
-        let bias = self.output_bias.val().reshape([channels, 1, 1]);
-        self.fourier.images(back).mul_scalar((0.5 * gamma).sqrt()) + x.mul_scalar(skip) + bias
+        let bias = self.output_bias.val().reshape([config.channels, 1, 1]);
+        y + x.mul_scalar(skip) + bias
     }
 
     /// `F(x)`.
