@@ -198,18 +198,27 @@ impl ConvMonLip<f64> {
         let e = &self.explicit;
         let s = e.image as f64;
         let widest = e.units.iter().copied().max().unwrap_or(1);
-        let (size_x, size_v, size_z) = (norm_up(x), sizes.before.sqrt(), sizes.after.sqrt());
+        // Squares of numbers too small for it are missing from the sums.
+        let size = |squares: f64| squares.sqrt() + 1e-150;
+        let (size_x, size_v, size_z) = (norm_up(x), size(sizes.before), size(sizes.after));
         let size_b = norm_up(&e.hidden_bias) * s;
         let gain = (2.0 * e.bounds.gap()).sqrt();
         let lost_x = r.transform * size_x;
         let (s2, v2) = (norms.s2, norms.v2.iter().copied().fold(0.0, f64::max));
-        let driven = s2 * lost_x + (r.product)(self.channels()) * norms.s_frobenius * (size_x + lost_x);
+        // What S gives is in the sum to which the products with V are then added, one by one.
+        let driven =
+            s2 * lost_x + (r.product)(self.channels() + widest) * norms.s_frobenius * (size_x + lost_x);
         let before = gain * driven
             + ((r.product)(widest) * norms.v_frobenius + v2 * r.transform) * size_z
             + (r.transform + 8.0 * r.unit) * (size_v + size_b);
         // The activation's own rounding, which later layers and the output see.
         let own = (r.own + 16.0 * r.unit) * (size_v + size_b + size_z);
-        let through = norms.amplification.sqrt() * (before + (1.0 + v2) * own);
+        // The square root is for weights whose condition is proved.
+        let amplified = match self.certificate.margin() >= 0.0 {
+            true => norms.amplification.sqrt(),
+            false => s2 * norms.amplification,
+        };
+        let through = amplified * (before + (1.0 + v2) * own);
         let out = through
             + s2 * (own + r.transform * size_z)
             + (r.product)(e.hidden_bias.len()) * norms.s_frobenius * size_z;

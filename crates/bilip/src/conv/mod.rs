@@ -23,6 +23,7 @@ use crate::activation::Activation;
 use crate::bounds::Bounds;
 use crate::certificate::{Certificate, LayerCertificate, Norms, certify_blocks};
 use crate::error::{Error, Result, check_batch, check_finite, check_rows};
+use crate::monlip::check_psi;
 use crate::orthogonal::to_f64;
 use crate::parallel;
 use crate::real::Real;
@@ -101,7 +102,7 @@ pub(crate) struct ConvExplicit<T> {
 }
 
 impl<T: Real> ConvExplicit<T> {
-    /// The factor of x in y; μ unless the layer is the published one.
+    /// The factor of x in y; μ unless the layer is the published one, whose factor is this number as it is rounded here.
     fn skip(&self) -> f64 {
         let (mu, nu) = (self.bounds.mu(), self.bounds.nu());
         match self.published {
@@ -152,6 +153,9 @@ impl<T: Real> ConvMonLip<T> {
         }
         check_finite("hidden bias", &explicit.hidden_bias)?;
         check_finite("output bias", &explicit.output_bias)?;
+        if let Some(psi) = &explicit.psi {
+            check_psi(psi)?;
+        }
         Ok(ConvMonLip {
             fourier: Fourier::new(explicit.image),
             explicit,
@@ -202,9 +206,11 @@ impl<T: Real> ConvMonLip<T> {
         let e = &self.explicit;
         let block = |f: usize| e.frequencies[f].to_f64().embedded(&e.units);
         let proved = certify_blocks(e.frequencies.len(), block, e.bounds);
-        let certificate = match proved.holds() {
-            true => e.certificate(proved.margin()),
-            false => proved,
+        let certificate = match (proved.holds(), e.published) {
+            (true, _) => e.certificate(proved.margin()),
+            (false, false) => proved,
+            // What a defect leaves of the design says nothing of another skip connection.
+            (false, true) => LayerCertificate::of_interval(e.bounds, 0.0, f64::MAX, proved.margin()),
         };
         Certificate::from_layers(vec![certificate], self.claim())
     }

@@ -298,6 +298,10 @@ fn parts_that_do_not_fit_are_refused() {
     let mut bad = good.clone();
     bad.output_bias[0] = f64::NAN;
     assert!(ConvMonLip::<f64>::from_free(&bad).is_err());
+    let mut bad = good.clone();
+    bad.activation = Activation::Tanh;
+    bad.log_psi = Some(vec![300.0; 4]);
+    assert!(ConvMonLip::<f64>::from_free(&bad).is_err());
     let layer = ConvMonLip::<f64>::from_free(&good).unwrap();
     assert!(layer.forward(&[1.0; 31]).is_err());
     assert!(layer.forward(&[f64::NAN; 32]).is_err());

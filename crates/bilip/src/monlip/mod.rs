@@ -144,17 +144,22 @@ impl<T: Real> MonLipExplicit<T> {
             if psi.len() != m {
                 return Err(Error::shape("psi", m, psi.len()));
             }
-            check_finite("psi", psi)?;
-            // Within this range v/ψ and ψσ(v/ψ) lose nothing to underflow that the error bounds do not count.
-            if let Some(bad) = psi.iter().find(|p| !(1e-100..=1e100).contains(&p.as_f64())) {
-                return Err(Error::setting(
-                    "psi",
-                    bad,
-                    "every scaling must be positive, between 1e-100 and 1e100",
-                ));
-            }
+            check_psi(psi)?;
         }
         Ok(units)
+    }
+}
+
+/// Within its range v/ψ and ψσ(v/ψ) lose nothing to underflow that the error bounds do not count.
+pub(crate) fn check_psi<T: Real>(psi: &[T]) -> Result<()> {
+    check_finite("psi", psi)?;
+    match psi.iter().find(|p| !(1e-100..=1e100).contains(&p.as_f64())) {
+        Some(bad) => Err(Error::setting(
+            "psi",
+            bad,
+            "every scaling must be positive, between 1e-100 and 1e100",
+        )),
+        None => Ok(()),
     }
 }
 
