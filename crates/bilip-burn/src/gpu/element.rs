@@ -911,15 +911,14 @@ pub fn complex_skew(from: &Array<f32>, to: &mut Array<f32>, n: u32, #[comptime] 
         if row < n && col < n {
             let mirrored = mirror[tx * 33 + ty + 8 * k];
             let mut value = from[base + row * n + col];
-            if part % 2 == 0 {
-                value -= mirrored;
-                if comptime!(identity) {
-                    if row == col {
-                        value += 1.0;
-                    }
-                }
-            } else {
+            // Real parts at even places, imaginary ones at odd.
+            if part % 2 == 1 {
                 value += mirrored;
+            } else {
+                value -= mirrored;
+                if comptime!(identity) && row == col {
+                    value += 1.0;
+                }
             }
             to[base + row * n + col] = value;
         }
