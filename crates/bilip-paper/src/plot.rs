@@ -587,7 +587,7 @@ fn legend(out: &mut String, panel: &Panel, frame: &Frame) {
     }
 }
 
-/// The corner where a box of that size hides the least, the upper right one if none is better.
+/// The corner, or the middle of the right or left side, where a box of that size hides the least; the upper right corner if none is better.
 fn corner(panel: &Panel, frame: &Frame, w: f64, h: f64) -> (f64, f64) {
     let (right, left) = (frame.left + frame.width - w - 6.0, frame.left + 6.0);
     let (top, bottom) = (frame.top + 6.0, frame.top + frame.height - h - 6.0);
@@ -607,7 +607,15 @@ fn corner(panel: &Panel, frame: &Frame, w: f64, h: f64) -> (f64, f64) {
             })
             .sum()
     };
-    let corners = [(right, top), (right, bottom), (left, top), (left, bottom)];
+    let middle = frame.top + 0.5 * (frame.height - h);
+    let corners = [
+        (right, top),
+        (right, bottom),
+        (left, top),
+        (left, bottom),
+        (right, middle),
+        (left, middle),
+    ];
     corners
         .into_iter()
         .min_by(|a, b| hidden(*a).total_cmp(&hidden(*b)))
