@@ -10,7 +10,11 @@ use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
 
 use crate::cayley::check_matrix;
 use crate::error::{Error, Result, check_finite};
+use crate::parallel;
 use crate::random::Rng;
+
+/// Rows that are predicted at once.
+const BLOCK_ROWS: usize = 512;
 
 /// Random Fourier features of a Gaussian kernel.
 #[derive(Clone, Debug, PartialEq)]
@@ -419,6 +423,24 @@ impl GpHead {
     /// # Errors
     /// When the numbers do not make rows.
     pub fn predict(&self, h: &[f64]) -> Result<(Vec<f64>, Vec<f64>)> {
+        let inputs = self.features.inputs();
+        if !h.len().is_multiple_of(inputs) {
+            // Says so.
+            return self.predict_block(h);
+        }
+        let parts = parallel::map_chunks(h.len() / inputs, BLOCK_ROWS, |rows| {
+            self.predict_block(&h[rows.start * inputs..rows.end * inputs])
+        });
+        let (mut mean, mut variance) = (Vec::new(), Vec::new());
+        for part in parts {
+            let (m, v) = part?;
+            mean.extend(m);
+            variance.extend(v);
+        }
+        Ok((mean, variance))
+    }
+
+    fn predict_block(&self, h: &[f64]) -> Result<(Vec<f64>, Vec<f64>)> {
         let phi = self.features.features(h)?;
         let count = self.features.count();
         let rows = phi.len() / count;
