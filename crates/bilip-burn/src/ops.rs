@@ -167,11 +167,6 @@ fn product<B: Backend, const D: usize>(
     order: Order,
     precision: Precision,
 ) -> Tensor<B, D> {
-    let plain = |a: Tensor<B, D>, b: Tensor<B, D>| match order {
-        Order::Plain => a.matmul(b),
-        Order::Left => a.transpose().matmul(b),
-        Order::Right => a.matmul(b.transpose()),
-    };
     #[cfg(feature = "gpu")]
     if a.dtype() == DType::F32 {
         let mut native = Err([a.into_primitive().tensor(), b.into_primitive().tensor()]);
@@ -183,10 +178,10 @@ fn product<B: Backend, const D: usize>(
         );
         return match native {
             Ok([c]) => wrap(c),
-            Err([a, b]) => plain(wrap(a), wrap(b)),
+            Err([a, b]) => portable::product(wrap(a), wrap(b), order),
         };
     }
-    plain(a, b)
+    portable::product(a, b, order)
 }
 
 /// The inverses of matrices whose symmetric part is ⪰ I: `[count, n, n]` to the same.

@@ -13,7 +13,7 @@ use burn::tensor::{DType, ElementConversion, Tensor};
 
 use crate::kernel::adam::Step;
 use crate::kernel::monlip::Layout;
-use crate::ops::Window;
+use crate::ops::{Order, Window};
 
 /// `W⁻¹` for a matrix whose symmetric part is ⪰ I, so that its singular values are at least 1.
 fn inverse<B: Backend>(w: Tensor<B, 2>) -> Tensor<B, 2> {
@@ -56,6 +56,19 @@ pub(crate) fn inverses<B: Backend>(w: Tensor<B, 3>) -> Tensor<B, 3> {
         .map(|k| inverse(w.clone().slice([k..k + 1, 0..n, 0..n]).reshape([n, n])).reshape([1, n, n]))
         .collect();
     Tensor::cat(each, 0)
+}
+
+/// A product with one of its factors transposed, or none.
+pub(crate) fn product<B: Backend, const D: usize>(
+    a: Tensor<B, D>,
+    b: Tensor<B, D>,
+    order: Order,
+) -> Tensor<B, D> {
+    match order {
+        Order::Plain => a.matmul(b),
+        Order::Left => a.transpose().matmul(b),
+        Order::Right => a.matmul(b.transpose()),
+    }
 }
 
 /// The upper and the lower half of every matrix.

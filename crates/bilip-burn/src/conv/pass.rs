@@ -21,7 +21,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
 use crate::ops::{Kernels, Order, Precision, ordered, primitive, wrap};
-use crate::portable::activate;
+use crate::portable::{self, activate};
 
 /// What a pass has to know besides its tensors.
 #[derive(Clone, Debug)]
@@ -81,11 +81,7 @@ pub(crate) struct Plain;
 
 impl<B: Backend> Multiply<B> for Plain {
     fn multiply<const D: usize>(&self, a: Tensor<B, D>, b: Tensor<B, D>, order: Order) -> Tensor<B, D> {
-        match order {
-            Order::Plain => a.matmul(b),
-            Order::Left => a.transpose().matmul(b),
-            Order::Right => a.matmul(b.transpose()),
-        }
+        portable::product(a, b, order)
     }
 }
 
