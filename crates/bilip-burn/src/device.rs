@@ -129,6 +129,11 @@ impl Device {
 /// The result of code that may panic, without its message; the libraries below know no other way to say no.
 #[cfg(feature = "gpu")]
 fn quietly<T>(work: impl FnOnce() -> T + std::panic::UnwindSafe) -> Option<T> {
+    // The hook belongs to the whole process: two threads at once would leave the silent one behind.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _turn = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let result = std::panic::catch_unwind(work).ok();

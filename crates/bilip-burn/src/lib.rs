@@ -23,6 +23,7 @@ mod partial;
 mod portable;
 mod potential;
 mod predict;
+mod progress;
 mod published;
 mod schedule;
 mod spectral;

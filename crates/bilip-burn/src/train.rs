@@ -18,6 +18,7 @@ use crate::checkpoint::Checkpoints;
 use crate::data::{Table, shuffled};
 use crate::error::{Error, Result};
 use crate::predict::Predict;
+use crate::progress::Progress;
 use crate::schedule::Schedule;
 use crate::vision::Augment;
 
@@ -59,7 +60,7 @@ pub enum OptimizerKind {
 /// | `checkpoint_every` | 10 | epochs between checkpoints |
 /// | `metrics` | none | file of the epochs' figures, CSV or, by its name, JSON |
 /// | `augment` | none | images moved and mirrored at random |
-/// | `progress` | false | a bar with loss, bounds, step time and time left, on a terminal |
+/// | `progress` | false | loss, bounds, step time and time left: a bar on a terminal, else a line every half minute |
 #[derive(Clone, Debug)]
 pub struct TrainConfig {
     /// Passes through the table.
@@ -88,7 +89,7 @@ pub struct TrainConfig {
     pub metrics: Option<PathBuf>,
     /// Changes of the inputs, if they are images, at random in every step.
     pub augment: Option<Augment>,
-    /// Whether to show a progress bar.
+    /// Whether to show progress on standard error.
     pub progress: bool,
 }
 
@@ -320,14 +321,7 @@ where
     }
     let resident = Resident::<B>::new(table, config.loss, &device);
     let held_out = validation.map(|table| Resident::<B::InnerBackend>::new(table, config.loss, &device));
-    let bar = if config.progress {
-        let style = indicatif::ProgressStyle::with_template("{bar:30} {pos}/{len} epochs, {msg}, {eta} left")
-            .unwrap_or_else(|_| indicatif::ProgressStyle::default_bar());
-        indicatif::ProgressBar::new(config.epochs as u64).with_style(style)
-    } else {
-        indicatif::ProgressBar::hidden()
-    };
-    bar.set_position(state.history.len() as u64);
+    let mut progress = Progress::new(config.progress, state.history.len(), config.epochs);
     let mut metrics_clock = Instant::now();
     if let Some(path) = &config.metrics {
         // A place that cannot be written is better known before the work than after it.
@@ -389,7 +383,7 @@ where
             rate,
             bounds,
         });
-        bar.set_message(format!(
+        progress.epoch(format!(
             "loss {:.3e}{}, {:.2} ms a step",
             sum / table.rows() as f64,
             bounds.map_or(String::new(), |b| format!(
@@ -399,7 +393,6 @@ where
             )),
             clock.elapsed().as_secs_f64() * 1e3 / batches as f64
         ));
-        bar.inc(1);
         stopped_early = config.patience.is_some_and(|p| state.since_best >= p);
         let last = state.history.len() == config.epochs || stopped_early;
         if let Some(path) = &config.metrics
@@ -419,7 +412,7 @@ where
             )?;
         }
     }
-    bar.finish_and_clear();
+    progress.finish();
     Ok(Trained {
         model,
         history: state.history,
