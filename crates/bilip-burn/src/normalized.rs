@@ -208,8 +208,9 @@ impl<B: Backend> NormalizedConv<B> {
 
     /// The sum of the squared weights.
     pub(crate) fn square(&self) -> Tensor<B, 1> {
-        let weight = self.weight.val();
-        (weight.clone() * weight).sum()
+        let matrix = self.matrix();
+        // Row by row first: GPUs do not like one long sum.
+        (matrix.clone() * matrix).sum_dim(2).sum()
     }
 
     /// A proved bound on the norm of the scaled convolution, computed from the parameters in f64: that of the circular one on images with room for the zeros,

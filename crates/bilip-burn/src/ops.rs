@@ -64,6 +64,9 @@ macro_rules! on_gpus {
     };
 }
 
+mod linear;
+pub(crate) use linear::{Linear, Strips, Window, embed, fold, skew, strips, unfold};
+
 /// `F(x)` of a monotone layer.
 ///
 /// # Shapes
@@ -204,50 +207,16 @@ pub(crate) fn complex_inverse<B: Backend>(w: Tensor<B, 3>) -> Tensor<B, 3> {
     natively!(
         native,
         Flex,
-        |a| invert_complex::<Flex>(&a[0]),
+        |a| Flex::invert_complex(&a[0]),
         complex_inverse_node,
     );
     #[cfg(feature = "gpu")]
     if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
-        on_gpus!(native, |a, D| invert_complex::<D>(&a[0]), complex_inverse_node,);
+        on_gpus!(native, |a, D| D::invert_complex(&a[0]), complex_inverse_node,);
     }
     match native {
         Ok([x]) => wrap(x),
         Err([w]) => portable::complex_inverse(wrap(w), portable::inverses, |a, b| a.matmul(b)),
-    }
-}
-
-/// `[[Re, −Im], [Im, Re]]` of complex matrices, real parts above imaginary ones, which multiplies as they do.
-///
-/// # Shapes
-/// `[count, 2·rows, columns] → [count, 2·rows, 2·columns]`
-pub(crate) fn embed<B: Backend>(z: Tensor<B, 3>) -> Tensor<B, 3> {
-    let mut native = Err([z.into_primitive().tensor()]);
-    natively!(native, Flex, |a| Flex::embed(&a[0]), embed_node,);
-    #[cfg(feature = "gpu")]
-    if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
-        on_gpus!(native, |a, D| D::embed(&a[0]), embed_node,);
-    }
-    match native {
-        Ok([z]) => wrap(z),
-        Err([z]) => portable::embed(wrap(z)),
-    }
-}
-
-/// `I + G − Gᴴ` of complex matrices, real parts above imaginary ones.
-///
-/// # Shapes
-/// `[count, 2n, n] → [count, 2n, n]`
-pub(crate) fn skew<B: Backend>(g: Tensor<B, 3>) -> Tensor<B, 3> {
-    let mut native = Err([g.into_primitive().tensor()]);
-    natively!(native, Flex, |a| Flex::skew(&a[0], true), skew_node,);
-    #[cfg(feature = "gpu")]
-    if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
-        on_gpus!(native, |a, D| D::skew(&a[0], true), skew_node,);
-    }
-    match native {
-        Ok([g]) => wrap(g),
-        Err([g]) => portable::skew(wrap(g), true),
     }
 }
 
@@ -271,52 +240,6 @@ pub(crate) fn pass<B: Backend>(pass: Pass<B>, shape: &Arc<Shape>) -> Tensor<B, 3
     match native {
         Ok([y]) => wrap(y),
         Err(arguments) => pass::unpack::<B>(arguments).run(shape, &pass::Plain).0,
-    }
-}
-
-/// What a convolution sees of its images: windows of an odd side, every pixel or every second one in each direction, zeros around.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
-    pub kernel: usize,
-    pub stride: usize,
-}
-
-impl Window {
-    /// Zeros on each side of the image.
-    pub fn pad(self) -> usize {
-        (self.kernel - 1) / 2
-    }
-}
-
-/// The windows of images as columns, by channel and place in the window.
-///
-/// # Shapes
-/// `[groups, channels, images, size, size] → [groups, channels·kernel², images·(size/stride)²]`
-pub(crate) fn unfold<B: Backend>(x: Tensor<B, 5>, window: Window) -> Tensor<B, 3> {
-    let mut native = Err([x.into_primitive().tensor()]);
-    natively!(native, Flex, |a| Flex::unfold(&a[0], window), unfold_node, window);
-    #[cfg(feature = "gpu")]
-    if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
-        on_gpus!(native, |a, D| D::unfold(&a[0], window), unfold_node, window);
-    }
-    match native {
-        Ok([x]) => wrap(x),
-        Err([x]) => portable::unfold(wrap(x), window),
-    }
-}
-
-/// The adjoint of [`unfold`]: images of the given shape, every number of the columns added to the pixel it belongs to.
-pub(crate) fn fold<B: Backend>(columns: Tensor<B, 3>, window: Window, shape: [usize; 5]) -> Tensor<B, 5> {
-    let mut native = Err([columns.into_primitive().tensor()]);
-    let to = (window, shape);
-    natively!(native, Flex, |a| Flex::fold(&a[0], window, shape), fold_node, to);
-    #[cfg(feature = "gpu")]
-    if native.as_ref().is_err_and(|a| a[0].dtype() == DType::F32) {
-        on_gpus!(native, |a, D| D::fold(&a[0], window, shape), fold_node, to);
-    }
-    match native {
-        Ok([x]) => wrap(x),
-        Err([columns]) => portable::fold(wrap(columns), window, shape),
     }
 }
 
@@ -414,34 +337,28 @@ pub(crate) trait Kernels: Backend {
     /// Inverses of matrices whose symmetric part is ⪰ I.
     fn invert(w: &FloatTensor<Self>) -> FloatTensor<Self>;
 
+    /// Inverses of complex matrices whose Hermitian part is ⪰ I, real parts above imaginary ones.
+    fn invert_complex(w: &FloatTensor<Self>) -> FloatTensor<Self> {
+        primitive(portable::complex_inverse::<Self>(
+            wrap(w.clone()),
+            |w| wrap(Self::invert(&primitive(w))),
+            |a, b| wrap(Self::product(&primitive(a), &primitive(b), Precision::Full)),
+        ))
+    }
+
     /// The product of two matrices, or of as many on either side.
     fn product(a: &FloatTensor<Self>, b: &FloatTensor<Self>, _: Precision) -> FloatTensor<Self> {
         Self::float_matmul(a.clone(), b.clone())
     }
 
-    /// `[[Re, −Im], [Im, Re]]`.
-    fn embed(z: &FloatTensor<Self>) -> FloatTensor<Self> {
-        primitive(portable::embed::<Self>(wrap(z.clone())))
+    /// A linear map.
+    fn mapped(map: Linear, x: &FloatTensor<Self>) -> FloatTensor<Self> {
+        map.plainly::<Self>(x.clone())
     }
 
-    /// The adjoint of [`embed`](Self::embed).
-    fn fold_embedded(d: &FloatTensor<Self>) -> FloatTensor<Self> {
-        primitive(portable::fold_embedded::<Self>(wrap(d.clone())))
-    }
-
-    /// `G − Gᴴ`, and the identity if it is asked for.
-    fn skew(g: &FloatTensor<Self>, identity: bool) -> FloatTensor<Self> {
-        primitive(portable::skew::<Self>(wrap(g.clone()), identity))
-    }
-
-    /// Windows of images as columns.
-    fn unfold(x: &FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
-        primitive(portable::unfold::<Self>(wrap(x.clone()), window))
-    }
-
-    /// The adjoint of [`unfold`](Self::unfold): images of the given shape.
-    fn fold(columns: &FloatTensor<Self>, window: Window, shape: [usize; 5]) -> FloatTensor<Self> {
-        primitive(portable::fold::<Self>(wrap(columns.clone()), window, shape))
+    /// Its adjoint.
+    fn mapped_back(map: Linear, d: &FloatTensor<Self>) -> FloatTensor<Self> {
+        map.adjoint_plainly::<Self>(d.clone())
     }
 
     /// One step of Adam on parameters, gradient and both moments: the new parameters and moments.
@@ -713,15 +630,6 @@ fn inverse_node<B: Kernels, C: CheckpointStrategy>(
     }
 }
 
-/// Complex inverses by real ones of half the size, on a backend with kernels of its own.
-fn invert_complex<B: Kernels>(w: &FloatTensor<B>) -> FloatTensor<B> {
-    primitive(portable::complex_inverse::<B>(
-        wrap(w.clone()),
-        |w| wrap(B::invert(&primitive(w))),
-        |a, b| wrap(B::product(&primitive(a), &primitive(b), Precision::Full)),
-    ))
-}
-
 #[derive(Debug)]
 struct ComplexInverseNode;
 
@@ -736,7 +644,7 @@ impl<B: Kernels> Backward<B, 1> for ComplexInverseNode {
             let product = |a: Tensor<B, 3>, b: Tensor<B, 3>| -> Tensor<B, 3> {
                 wrap(B::product(&primitive(a), &primitive(b), Precision::Rough))
             };
-            let embed = |z: Tensor<B, 3>| -> Tensor<B, 3> { wrap(B::embed(&primitive(z))) };
+            let embed = |z: Tensor<B, 3>| -> Tensor<B, 3> { wrap(B::mapped(Linear::Embed, &primitive(z))) };
             let left = product(embed(x.clone()).swap_dims(1, 2), cotangent);
             let gradient = product(embed(left), portable::adjoint(x));
             grads.register::<B>(node.id, primitive(gradient.neg()));
@@ -748,129 +656,12 @@ impl<B: Kernels> Backward<B, 1> for ComplexInverseNode {
 fn complex_inverse_node<B: Kernels, C: CheckpointStrategy>(
     [w]: [FloatTensor<Autodiff<B, C>>; 1],
 ) -> FloatTensor<Autodiff<B, C>> {
-    let x = invert_complex::<B>(&w.primitive);
+    let x = B::invert_complex(&w.primitive);
     match Backward::<B, 1>::prepare::<C>(ComplexInverseNode, [w.node.clone()])
         .compute_bound()
         .stateful()
     {
         OpsKind::Tracked(prep) => prep.finish(x.clone(), x),
-        OpsKind::UnTracked(prep) => prep.finish(x),
-    }
-}
-
-#[derive(Debug)]
-struct EmbedNode;
-
-impl<B: Kernels> Backward<B, 1> for EmbedNode {
-    type State = ();
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let cotangent = grads.consume::<B>(&ops.node);
-        if let [Some(node)] = ops.parents {
-            grads.register::<B>(node.id, B::fold_embedded(&cotangent));
-        }
-    }
-}
-
-/// An embedding as one node of the graph.
-fn embed_node<B: Kernels, C: CheckpointStrategy>(
-    [z]: [FloatTensor<Autodiff<B, C>>; 1],
-) -> FloatTensor<Autodiff<B, C>> {
-    let out = B::embed(&z.primitive);
-    match Backward::<B, 1>::prepare::<C>(EmbedNode, [z.node.clone()])
-        .compute_bound()
-        .stateful()
-    {
-        OpsKind::Tracked(prep) => prep.finish((), out),
-        OpsKind::UnTracked(prep) => prep.finish(out),
-    }
-}
-
-#[derive(Debug)]
-struct SkewNode;
-
-impl<B: Kernels> Backward<B, 1> for SkewNode {
-    type State = ();
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let cotangent = grads.consume::<B>(&ops.node);
-        if let [Some(node)] = ops.parents {
-            // ⟨W̄, G − Gᴴ⟩ = ⟨W̄ − W̄ᴴ, G⟩.
-            grads.register::<B>(node.id, B::skew(&cotangent, false));
-        }
-    }
-}
-
-/// `I + G − Gᴴ` as one node of the graph.
-fn skew_node<B: Kernels, C: CheckpointStrategy>(
-    [g]: [FloatTensor<Autodiff<B, C>>; 1],
-) -> FloatTensor<Autodiff<B, C>> {
-    let out = B::skew(&g.primitive, true);
-    match Backward::<B, 1>::prepare::<C>(SkewNode, [g.node.clone()])
-        .compute_bound()
-        .stateful()
-    {
-        OpsKind::Tracked(prep) => prep.finish((), out),
-        OpsKind::UnTracked(prep) => prep.finish(out),
-    }
-}
-
-#[derive(Debug)]
-struct UnfoldNode;
-
-impl<B: Kernels> Backward<B, 1> for UnfoldNode {
-    type State = (Window, [usize; 5]);
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let (window, shape) = ops.state;
-        let cotangent = grads.consume::<B>(&ops.node);
-        if let [Some(node)] = ops.parents {
-            grads.register::<B>(node.id, B::fold(&cotangent, window, shape));
-        }
-    }
-}
-
-/// The windows of images as one node of the graph.
-fn unfold_node<B: Kernels, C: CheckpointStrategy>(
-    [x]: [FloatTensor<Autodiff<B, C>>; 1],
-    window: Window,
-) -> FloatTensor<Autodiff<B, C>> {
-    let shape = x.primitive.shape().dims();
-    let columns = B::unfold(&x.primitive, window);
-    match Backward::<B, 1>::prepare::<C>(UnfoldNode, [x.node.clone()])
-        .compute_bound()
-        .stateful()
-    {
-        OpsKind::Tracked(prep) => prep.finish((window, shape), columns),
-        OpsKind::UnTracked(prep) => prep.finish(columns),
-    }
-}
-
-#[derive(Debug)]
-struct FoldNode;
-
-impl<B: Kernels> Backward<B, 1> for FoldNode {
-    type State = Window;
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let cotangent = grads.consume::<B>(&ops.node);
-        if let [Some(node)] = ops.parents {
-            grads.register::<B>(node.id, B::unfold(&cotangent, ops.state));
-        }
-    }
-}
-
-/// The adjoint of [`unfold`] as one node of the graph.
-fn fold_node<B: Kernels, C: CheckpointStrategy>(
-    [columns]: [FloatTensor<Autodiff<B, C>>; 1],
-    (window, shape): (Window, [usize; 5]),
-) -> FloatTensor<Autodiff<B, C>> {
-    let x = B::fold(&columns.primitive, window, shape);
-    match Backward::<B, 1>::prepare::<C>(FoldNode, [columns.node.clone()])
-        .compute_bound()
-        .stateful()
-    {
-        OpsKind::Tracked(prep) => prep.finish(window, x),
         OpsKind::UnTracked(prep) => prep.finish(x),
     }
 }

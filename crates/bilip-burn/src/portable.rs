@@ -13,7 +13,7 @@ use burn::tensor::{DType, ElementConversion, Tensor};
 
 use crate::kernel::adam::Step;
 use crate::kernel::monlip::Layout;
-use crate::ops::{Order, Window};
+use crate::ops::{Order, Strips, Window};
 
 /// `W⁻¹` for a matrix whose symmetric part is ⪰ I, so that its singular values are at least 1.
 fn inverse<B: Backend>(w: Tensor<B, 2>) -> Tensor<B, 2> {
@@ -114,6 +114,42 @@ pub(crate) fn skew<B: Backend>(g: Tensor<B, 3>, identity: bool) -> Tensor<B, 3> 
 pub(crate) fn adjoint<B: Backend>(z: Tensor<B, 3>) -> Tensor<B, 3> {
     let (re, im) = halves(z);
     Tensor::cat(vec![re.swap_dims(1, 2), im.swap_dims(1, 2).neg()], 1)
+}
+
+/// See [`crate::ops::strips`].
+pub(crate) fn strips<B: Backend>(z: Tensor<B, 3>, strips: Strips) -> Tensor<B, 3> {
+    let [count, _, columns] = z.dims();
+    let Strips {
+        rows,
+        first,
+        stride,
+        pieces,
+        from,
+        height,
+    } = strips;
+    z.reshape([count, 2, rows, columns])
+        .slice([0..count, 0..2, first..first + pieces * stride, 0..columns])
+        .reshape([count, 2, pieces, stride, columns])
+        .slice([0..count, 0..2, 0..pieces, from..from + height, 0..columns])
+        .swap_dims(1, 2)
+        .reshape([count * pieces, 2 * height, columns])
+}
+
+/// The adjoint of [`strips`]: the pieces where they came from, zeros elsewhere.
+pub(crate) fn laid_back<B: Backend>(d: Tensor<B, 3>, strips: Strips) -> Tensor<B, 3> {
+    let [all, _, columns] = d.dims();
+    let Strips {
+        rows,
+        first,
+        stride,
+        pieces,
+        from,
+        height,
+    } = strips;
+    let count = all / pieces;
+    let d = d.reshape([count, pieces, 2, height, columns]).swap_dims(1, 2);
+    let d = framed(d, [from, stride - from - height], [0; 2]).reshape([count, 2, pieces * stride, columns]);
+    framed(d, [first, rows - first - pieces * stride], [0; 2]).reshape([count, 2 * rows, columns])
 }
 
 /// The inverses of complex matrices, real parts above imaginary ones, by real inverses and products.

@@ -9,6 +9,7 @@
 
 pub(crate) mod pass;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bilip::{Activation, Bounds, ConvFree, Kernels, Real, Rng};
@@ -20,7 +21,7 @@ use crate::bounds::vector;
 use crate::error::{Error, Result};
 use crate::modules::HouseholderOrthogonal;
 use crate::normalized::Groups;
-use crate::ops::{self, embed};
+use crate::ops::{self, Strips, embed};
 use crate::portable::adjoint;
 use pass::{Pass, Shape};
 
@@ -180,34 +181,26 @@ impl<B: Backend> Fourier<B> {
     }
 }
 
-/// Some rows of complex matrices.
-fn rows<B: Backend>(z: &Tensor<B, 3>, rows: std::ops::Range<usize>) -> Tensor<B, 3> {
-    let [count, twice, columns] = z.dims();
-    let height = rows.len();
-    z.clone()
-        .reshape([count, 2, twice / 2, columns])
-        .slice([0..count, 0..2, rows, 0..columns])
-        .reshape([count, 2 * height, columns])
-}
-
-/// Complex matrices of equal size above each other, so many in each, as that many matrices.
+/// The Cayley transforms of tall complex matrices, so many of them above each other: the square parts, and the rest.
 ///
 /// # Shapes
-/// `[count, 2·pieces·rows, columns] → [count·pieces, 2·rows, columns]`
-fn apart<B: Backend>(z: Tensor<B, 3>, pieces: usize) -> Tensor<B, 3> {
-    let [count, twice, columns] = z.dims();
-    let height = twice / 2 / pieces;
-    z.reshape([count, 2, pieces, height, columns])
-        .swap_dims(1, 2)
-        .reshape([count * pieces, 2 * height, columns])
-}
-
-/// The Cayley transforms of tall complex matrices: the square part, and the rest.
-fn cayley<B: Backend>(z: Tensor<B, 3>) -> (Tensor<B, 3>, Option<Tensor<B, 3>>) {
+/// `[count, 2·pieces·rows, n] → [count·pieces, 2·n, n]` and `[count·pieces, 2·(rows − n), n]`
+fn cayley<B: Backend>(z: Tensor<B, 3>, pieces: usize) -> (Tensor<B, 3>, Option<Tensor<B, 3>>) {
     let [_, twice, n] = z.dims();
-    let height = twice / 2;
-    let mut w = ops::skew(rows(&z, 0..n));
-    let below = (height > n).then(|| rows(&z, n..height));
+    let height = twice / 2 / pieces;
+    let part = |rows: Range<usize>| {
+        let strips = Strips {
+            rows: twice / 2,
+            first: 0,
+            stride: height,
+            pieces,
+            from: rows.start,
+            height: rows.len(),
+        };
+        ops::strips(z.clone(), strips)
+    };
+    let mut w = ops::skew(part(0..n));
+    let below = (height > n).then(|| part(n..height));
     if let Some(h) = &below {
         w = w + ops::matmul(embed(h.clone()).swap_dims(1, 2), h.clone());
     }
@@ -241,18 +234,23 @@ impl<B: Backend> ConvMonLip<B> {
         self.config.bounds
     }
 
-    /// Kernels with the norm that their gain says.
-    fn scaled(&self, kernels: &Param<Tensor<B, 3>>, gain: usize) -> Tensor<B, 3> {
-        let kernels = kernels.val();
-        let norm = (kernels.clone() * kernels.clone()).sum().add_scalar(1e-30).sqrt();
-        kernels * (self.gains.val().slice(gain..gain + 1) / norm).unsqueeze()
+    /// So many kernels above each other, each with the norm that its gain says.
+    fn scaled(&self, kernels: Tensor<B, 3>, gains: Range<usize>) -> Tensor<B, 3> {
+        let [rows, columns, square] = kernels.dims();
+        let count = gains.len();
+        let kernels = kernels.reshape([count, rows / count, columns * square]);
+        // Sums over rows, then over what is left: GPUs do not like a few long ones.
+        let norms = (kernels.clone() * kernels.clone()).sum_dim(2).sum_dim(1);
+        let norms = norms.add_scalar(1e-30).sqrt();
+        let gains = self.gains.val().slice(gains).reshape([count, 1, 1]);
+        (kernels * (gains / norms)).reshape([rows, columns, square])
     }
 
     /// Q at all frequencies, `[frequencies, 2·m, channels]`.
     fn q(&self) -> Tensor<B, 3> {
-        let z = self.fourier.of_kernels(self.scaled(&self.q, 0));
+        let z = self.fourier.of_kernels(self.scaled(self.q.val(), 0..1));
         let [count, twice, c] = z.dims();
-        let whole = |z: Tensor<B, 3>| match cayley(z) {
+        let whole = |z: Tensor<B, 3>| match cayley(z, 1) {
             (top, None) => top,
             (top, Some(below)) => {
                 let width = top.dims()[2];
@@ -293,25 +291,34 @@ impl<B: Backend> ConvMonLip<B> {
     fn explicit(&self) -> (Tensor<B, 3>, Vec<Tensor<B, 3>>) {
         let units = &self.config.units;
         let q = self.q();
-        let [all, _, c] = q.dims();
+        let [all, twice, c] = q.dims();
         let (mut s, mut v) = (Vec::new(), Vec::new());
         // Aᴴ of the layer before.
         let mut last: Option<Tensor<B, 3>> = None;
         let mut at = 0;
         for (first, count) in self.runs() {
             let m = units[first];
-            let kernels = (first..first + count)
-                .map(|k| self.scaled(&self.ab[k], k + 1))
-                .collect();
+            let layers = first..first + count;
+            let kernels = Tensor::cat(self.ab[layers.clone()].iter().map(Param::val).collect(), 0);
+            let kernels = self.scaled(kernels, layers.start + 1..layers.end + 1);
             // J = [Aᴴ; Bᴴ] of every layer of the run.
-            let (a, b) = cayley(apart(self.fourier.of_kernels(Tensor::cat(kernels, 0)), count));
-            let own = apart(rows(&q, at..at + count * m), count);
-            let mut part = ops::matmul(embed(a.clone()).swap_dims(1, 2), own);
+            let (a, b) = cayley(self.fourier.of_kernels(kernels), count);
+            let of_q = |first: usize, height: usize| {
+                let strips = Strips {
+                    rows: twice / 2,
+                    first,
+                    stride: height,
+                    pieces: count,
+                    from: 0,
+                    height,
+                };
+                ops::strips(q.clone(), strips)
+            };
+            let mut part = ops::matmul(embed(a.clone()).swap_dims(1, 2), of_q(at, m));
             if let (Some(last), Some(b)) = (last.take(), b) {
                 let before = units[first - 1];
                 let b = embed(b).swap_dims(1, 2);
-                let above = apart(rows(&q, at - before..at - before + count * before), count);
-                part = part - ops::matmul(b.clone(), above);
+                part = part - ops::matmul(b.clone(), of_q(at - before, before));
                 let mut chain = last.unsqueeze_dim::<4>(1);
                 if count > 1 {
                     let own = a.clone().reshape([all, count, 2 * m, m]);

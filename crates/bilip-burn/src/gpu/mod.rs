@@ -5,6 +5,7 @@
 
 mod element;
 mod hidden;
+mod linear;
 mod product;
 #[cfg(test)]
 mod tests;
@@ -24,7 +25,7 @@ use cubecl::{CubeDim, calculate_cube_count_elemwise};
 
 use crate::kernel::adam::Step;
 use crate::kernel::monlip::Layout;
-use crate::ops::{Kernels, Precision, Window};
+use crate::ops::{Kernels, Linear, Precision};
 use element::{CHUNKS, Column, Layer, Outer, Plan, UNITS};
 use hidden::{Chain, Kind};
 use product::{Tile, View, count, inverse, product};
@@ -858,102 +859,12 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
         [d_free, d_gain.0]
     }
 
-    fn embed(z: &FloatTensor<Self>) -> FloatTensor<Self> {
-        let [count, twice, columns] = z.shape().dims();
-        let z = Buffer::of(z);
-        let out = z.shaped([count, twice, 2 * columns]);
-        let (cubes, dim) = z.units(2 * count * twice * columns);
-        let sizes = [count, twice / 2, columns].map(|v| v as u32);
-        element::complex_embed::launch::<R>(
-            z.client(),
-            cubes,
-            dim,
-            z.array(),
-            out.array(),
-            sizes[0],
-            sizes[1],
-            sizes[2],
-        );
-        out.0
+    fn mapped(map: Linear, x: &FloatTensor<Self>) -> FloatTensor<Self> {
+        linear::forward(map, x)
     }
 
-    fn fold_embedded(d: &FloatTensor<Self>) -> FloatTensor<Self> {
-        let [count, twice, columns] = d.shape().dims();
-        let d = Buffer::of(d);
-        let out = d.shaped([count, twice, columns / 2]);
-        let (cubes, dim) = d.units(count * twice * columns / 2);
-        let sizes = [count, twice / 2, columns / 2].map(|v| v as u32);
-        element::complex_fold::launch::<R>(
-            d.client(),
-            cubes,
-            dim,
-            d.array(),
-            out.array(),
-            sizes[0],
-            sizes[1],
-            sizes[2],
-        );
-        out.0
-    }
-
-    fn skew(g: &FloatTensor<Self>, identity: bool) -> FloatTensor<Self> {
-        let shape = g.shape();
-        let [matrices, _, n] = shape.dims();
-        let g = Buffer::of(g);
-        let out = g.shaped(shape);
-        let tiles = n.div_ceil(32);
-        element::complex_skew::launch::<R>(
-            g.client(),
-            count(2 * matrices, tiles, tiles),
-            CubeDim::new_2d(32, 8),
-            g.array(),
-            out.array(),
-            n as u32,
-            identity,
-        );
-        out.0
-    }
-
-    fn unfold(x: &FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
-        let [groups, channels, images, size, _] = x.shape().dims();
-        let side = size / window.stride;
-        let x = Buffer::of(x);
-        let square = window.kernel * window.kernel;
-        let columns = x.shaped([groups, channels * square, images * side * side]);
-        let (cubes, dim) = x.units(groups * channels * square * images * side * side);
-        element::unfold::launch::<R>(
-            x.client(),
-            cubes,
-            dim,
-            x.array(),
-            columns.array(),
-            (groups * channels) as u32,
-            images as u32,
-            size as u32,
-            window.kernel,
-            window.stride,
-        );
-        columns.0
-    }
-
-    fn fold(columns: &FloatTensor<Self>, window: Window, shape: [usize; 5]) -> FloatTensor<Self> {
-        let [groups, channels, images, size, _] = shape;
-        let columns = Buffer::of(columns);
-        let x = columns.shaped(shape);
-        let (cubes, dim) = columns.units(shape.iter().product());
-        element::fold::launch::<R>(
-            columns.client(),
-            cubes,
-            dim,
-            columns.array(),
-            x.array(),
-            (groups * channels) as u32,
-            images as u32,
-            size as u32,
-            window.kernel,
-            window.stride,
-        );
-        x.0
+    fn mapped_back(map: Linear, d: &FloatTensor<Self>) -> FloatTensor<Self> {
+        linear::adjoint(map, d)
     }
 
     fn product(a: &FloatTensor<Self>, b: &FloatTensor<Self>, precision: Precision) -> FloatTensor<Self> {
@@ -978,31 +889,38 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
         let (matrices, n) = (shape[0], shape[1]);
         let size = padded(n);
         let w = Buffer::of(w);
-        let wide = w.like(matrices * size * size);
-        let (cubes, dim) = w.units(matrices * size * size);
-        element::embed::launch::<R>(
-            w.client(),
-            cubes,
-            dim,
-            w.array(),
-            wide.array(),
-            (matrices * size * size) as u32,
-            n,
+        let x = inverse(
+            linear::bordered(&w, [0, n * n], matrices, n, size),
             size,
+            matrices,
         );
-        let x = inverse(wide, size, matrices);
         let out = w.shaped(shape);
-        let (cubes, dim) = w.units(matrices * n * n);
-        element::crop::launch::<R>(
-            w.client(),
-            cubes,
-            dim,
-            x.array(),
-            out.array(),
-            (matrices * n * n) as u32,
-            n,
-            size,
-        );
+        linear::corners(&x, size, &out, [0, n * n], matrices, n);
+        out.0
+    }
+
+    fn invert_complex(w: &FloatTensor<Self>) -> FloatTensor<Self> {
+        // As in the portable version, every half where it lies.
+        let shape = w.shape();
+        let (matrices, n) = (shape[0], shape[2]);
+        let (size, both, cube) = (padded(n), 2 * n * n, (n, n, n));
+        let w = Buffer::of(w);
+        let imaginary = View::new(&w, n, both).at(n * n);
+        let real = || linear::bordered(&w, [0, both], matrices, n, size);
+        let inverted = inverse(real(), size, matrices);
+        let t = w.like(matrices * n * n);
+        let t_view = View::new(&t, n, n * n);
+        let inverted = View::new(&inverted, size, size * size);
+        product(inverted, imaginary, t_view, cube, matrices, 1.0, false);
+        let complement = real();
+        let sum = View::new(&complement, size, size * size);
+        product(imaginary, t_view, sum, cube, matrices, 1.0, true);
+        let z = inverse(complement, size, matrices);
+        let out = w.shaped(shape);
+        linear::corners(&z, size, &out, [0, both], matrices, n);
+        let below = View::new(&out, n, both).at(n * n);
+        let z = View::new(&z, size, size * size);
+        product(t_view, z, below, cube, matrices, -1.0, false);
         out.0
     }
 

@@ -40,7 +40,7 @@ const LENGTH_SCALE: f64 = std::f64::consts::SQRT_2 / 0.05;
 
 fn normalized(pixels: &[u8]) -> Vec<f64> {
     pixels
-        .iter()
+        .par_iter()
         .enumerate()
         .map(|(k, v)| {
             let color = k / (SIDE * SIDE) % 3;
