@@ -49,5 +49,5 @@ pub use predict::Predict;
 pub use published::PublishedBiLipNet;
 pub use schedule::Schedule;
 pub use spectral::{Normalization, NormalizedLinear};
-pub use train::{Epoch, Loss, OptimizerKind, TrainConfig, Trained, train};
+pub use train::{Epoch, Loss, OptimizerKind, TrainConfig, Trained, time_spent, train};
 pub use vision::{Augment, ConvFeatures, ConvFeaturesConfig, WideResNet, WideResNetConfig};

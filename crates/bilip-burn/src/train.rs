@@ -188,6 +188,21 @@ struct State {
     history: Vec<Epoch>,
     best: Option<f64>,
     since_best: usize,
+    /// Spent so far.
+    #[serde(default)]
+    seconds: f64,
+}
+
+/// Seconds of training behind the newest checkpoint in a folder, with those before resumptions; 0 where there is none.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn time_spent(checkpoints: &Path) -> Result<f64> {
+    if !checkpoints.is_dir() {
+        return Ok(0.0);
+    }
+    let (found, _) = Checkpoints::new(checkpoints)?.newest::<State>()?;
+    Ok(found.map_or(0.0, |found| found.state.seconds))
 }
 
 /// Trains a model on a table, validating on another where there is one.
@@ -306,7 +321,9 @@ where
         history: Vec::new(),
         best: None,
         since_best: 0,
+        seconds: 0.0,
     };
+    let started = Instant::now();
     let (mut warnings, mut resumed_from) = (Vec::new(), None);
     let checkpoints = config.checkpoints.as_deref().map(Checkpoints::new).transpose()?;
     if let Some(checkpoints) = &checkpoints {
@@ -319,6 +336,7 @@ where
             resumed_from = Some(state.history.len());
         }
     }
+    let seconds_before = state.seconds;
     let resident = Resident::<B>::new(table, config.loss, &device);
     let held_out = validation.map(|table| Resident::<B::InnerBackend>::new(table, config.loss, &device));
     let mut progress = Progress::new(config.progress, state.history.len(), config.epochs);
@@ -404,6 +422,7 @@ where
         if let Some(checkpoints) = &checkpoints
             && (last || state.history.len().is_multiple_of(config.checkpoint_every))
         {
+            state.seconds = seconds_before + started.elapsed().as_secs_f64();
             checkpoints.save::<State, B>(
                 state.history.len(),
                 &state,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bilip::{Bounds, Rng};
 use bilip_burn::{
     Adam, BiLipNetConfig, BoundsMode, Epoch, Error, Loss, MonLipConfig, OptimizerKind, OrthogonalKind,
-    PartialConfig, PartialPlNet, PlNet, Schedule, TrainConfig, Trained, data, train,
+    PartialConfig, PartialPlNet, PlNet, Schedule, TrainConfig, Trained, data, time_spent, train,
 };
 use burn::backend::{Autodiff, Flex};
 use burn::module::{Module, ModuleVisitor, Param};
@@ -140,7 +140,10 @@ fn a_damaged_checkpoint_costs_one_interval_and_a_warning() {
             _ => bytes.clear(),
         }
         std::fs::write(&newest, bytes).unwrap();
+        let spent = time_spent(folder.path()).unwrap();
         let resumed = run(Some(folder.path()));
+        // The time before the interruption counts.
+        assert!(spent > 0.0 && time_spent(folder.path()).unwrap() > spent);
         assert_eq!(resumed.resumed_from, Some(19), "{damage}");
         assert_eq!(resumed.warnings.len(), 1);
         assert!(

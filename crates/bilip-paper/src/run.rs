@@ -78,7 +78,7 @@ pub struct JobResult {
     pub series: BTreeMap<String, Vec<f64>>,
     /// Trained parameters.
     pub parameters: usize,
-    /// Wall time.
+    /// Wall time, that of training before an interruption included.
     pub seconds: f64,
     /// The machine it ran on.
     #[serde(default)]
@@ -265,9 +265,10 @@ impl Experiment {
         if let Some(found) = self.finished(job) {
             return Ok(found);
         }
+        let before = bilip_burn::time_spent(&self.checkpoints(job))?;
         let clock = Instant::now();
         let mut result = experiments::run(self, job)?;
-        result.seconds = clock.elapsed().as_secs_f64();
+        result.seconds = before + clock.elapsed().as_secs_f64();
         result.machine = match self.settings.device.hardware() {
             Some(gpu) => format!("{gpu}, {}", machine()),
             None => machine(),

@@ -1,0 +1,137 @@
+//! Trained models in the user's units, as they are stored.
+
+use anyhow::Result;
+use bilip::faer::Mat;
+use bilip::{BiLipNet, BiLipschitz, Mlp, Network, Real};
+use bilip_burn::{Accumulation, GpNet, Loss, MonLip, PartialPlNet, PlNet};
+use burn::tensor::backend::AutodiffBackend;
+
+use super::prepare::{Prepared, padded};
+use crate::standardize::Standard;
+
+/// The ridge of the Laplace approximation.
+const RIDGE: f64 = 1.0;
+
+/// A network in the user's units: `√s·G` under a potential of scale s, `s·G + m` otherwise.
+pub(super) fn scaled<T: Real>(net: BiLipNet<T>, prepared: &Prepared, potential: bool) -> Result<BiLipNet<T>> {
+    let output = if potential {
+        let n = prepared.inputs.len();
+        let root = Standard {
+            center: vec![0.0; n],
+            scale: vec![prepared.y.scale[0].sqrt(); n],
+        };
+        root.backward()?
+    } else {
+        prepared.y.backward()?
+    };
+    Ok(net.with_scalings(prepared.x.forward()?, output)?)
+}
+
+pub(super) fn freeze_monlip<B: AutodiffBackend, T: Real>(
+    model: &MonLip<B>,
+    prepared: &Prepared,
+) -> Result<Network<T>> {
+    let (x, y) = (&prepared.x, &prepared.y);
+    let free = model.free()?;
+    let at = |center: &[f64]| free.in_variables((center, x.scale[0]), (&y.center, y.scale[0]));
+    let layer = bilip::MonLip::<T>::from_free(&at(&x.center)?)?;
+    // The centre meets the weights as they are stored: with those before rounding, a large one would not cancel.
+    let centered = at(&vec![0.0; x.center.len()])?;
+    let gain = (2.0 * layer.design().gap()).sqrt();
+    let s = layer.s();
+    let bias = (0..s.nrows())
+        .map(|i| {
+            let moved: f64 = (0..s.ncols()).map(|j| s[(i, j)].as_f64() * x.center[j]).sum();
+            T::round_from(centered.hidden_bias[i] - gain * moved)
+        })
+        .collect();
+    Ok(Network::MonLip(layer.with_hidden_bias(bias)?))
+}
+
+/// A classifier in the user's units, its posterior that of the numbers as they are stored.
+pub(super) fn freeze_classifier<B: AutodiffBackend, T: Real>(
+    model: &GpNet<B, bilip_burn::BiLipNet<B>>,
+    prepared: &Prepared,
+) -> Result<Network<T>> {
+    let net = model.net().freeze::<T>()?;
+    let (inputs, width) = (prepared.inputs.len(), net.dim());
+    // What pads the inputs is zero before and after, and takes a factor that is there already.
+    let mut padded_x = prepared.x.clone();
+    padded_x.center.resize(width, 0.0);
+    padded_x.scale.resize(width, prepared.x.scale[0]);
+    let net = net.with_scalings(padded_x.forward()?, None)?;
+    let rows: Vec<T> = padded(&prepared.raw[0][0], inputs, width)
+        .iter()
+        .map(|v| T::round_from(*v))
+        .collect();
+    let h: Vec<f64> = net.forward(&rows)?.iter().map(|v| v.as_f64()).collect();
+    let head = model
+        .head()
+        .posterior(&h, Loss::CrossEntropy, RIDGE, Accumulation::Exact)?;
+    let factor = bilip::Classifier::<T>::FACTOR;
+    Ok(Network::Classifier(bilip::Classifier::new(
+        net, inputs, head, factor,
+    )?))
+}
+
+/// The offset of a potential in the user's units.
+fn offset(standardized: f64, prepared: &Prepared) -> f64 {
+    prepared.y.scale[0] * standardized + prepared.y.center[0]
+}
+
+pub(super) fn freeze_plnet<B: AutodiffBackend, T: Real>(
+    model: &PlNet<B>,
+    prepared: &Prepared,
+    minimum: Option<&[f64]>,
+) -> Result<Network<T>> {
+    let frozen = model.freeze::<T>()?;
+    let net = scaled(frozen.net().clone(), prepared, true)?;
+    let offset = offset(frozen.offset(), prepared);
+    Ok(Network::PlNet(match minimum {
+        None => bilip::PlNet::new(net, offset)?,
+        Some(x) => bilip::PlNet::with_minimizer(net, offset, x.iter().map(|v| T::round_from(*v)).collect())?,
+    }))
+}
+
+/// A partial network in the user's units; the scale of p goes into the first layers of the bias networks.
+pub(super) fn partial<T: Real>(
+    frozen: &bilip::PartialBiLipNet<T>,
+    prepared: &Prepared,
+    potential: bool,
+) -> Result<bilip::PartialBiLipNet<T>> {
+    let fold = |mlps: &[Mlp<T>]| {
+        mlps.iter()
+            .map(|mlp| {
+                let mut layers = mlp.convert::<f64>().layers().to_vec();
+                if let Some((weight, bias)) = layers.first_mut() {
+                    let (center, scale) = (&prepared.p.center, &prepared.p.scale);
+                    let folded =
+                        Mat::from_fn(weight.nrows(), weight.ncols(), |i, j| weight[(i, j)] / scale[j]);
+                    for (i, b) in bias.iter_mut().enumerate() {
+                        *b -= (0..center.len()).map(|j| folded[(i, j)] * center[j]).sum::<f64>();
+                    }
+                    *weight = folded;
+                }
+                Ok(Mlp::new(layers)?.convert())
+            })
+            .collect::<Result<Vec<_>>>()
+    };
+    let net = scaled(frozen.net().clone(), prepared, potential)?;
+    Ok(bilip::PartialBiLipNet::new(
+        net,
+        fold(frozen.orthogonal_bias())?,
+        fold(frozen.hidden_bias())?,
+    )?)
+}
+
+pub(super) fn freeze_partial_plnet<B: AutodiffBackend, T: Real>(
+    model: &PartialPlNet<B>,
+    prepared: &Prepared,
+) -> Result<Network<T>> {
+    let frozen = model.freeze::<T>()?;
+    let net = partial(frozen.net(), prepared, true)?;
+    Ok(Network::PartialPlNet(bilip::PartialPlNet::new(
+        net,
+        offset(frozen.offset(), prepared),
+    )?))
+}

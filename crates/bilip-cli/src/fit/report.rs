@@ -1,0 +1,213 @@
+//! What a fit has come to.
+
+use anyhow::Result;
+use bilip::{Certificate, InverseOptions, metrics};
+use serde_json::{Value, json};
+
+use super::prepare::Prepared;
+use crate::args;
+use crate::model::Loaded;
+use crate::table::print;
+use crate::{Outcome, apply};
+
+/// Bins of the calibration error.
+const BINS: usize = 15;
+
+/// Root mean square of the error and share of the variance explained of every target, in the user's units.
+fn quality(model: &Loaded, [x, p, y]: &[Vec<f64>; 3]) -> Result<Vec<(f64, f64)>> {
+    if y.is_empty() {
+        return Ok(Vec::new());
+    }
+    let columns = model.targets().len();
+    let predicted = model.evaluate(x, p)?;
+    let rows = y.len() as f64 / columns as f64;
+    Ok((0..columns)
+        .map(|k| {
+            let column = || y.iter().skip(k).step_by(columns);
+            let mean = column().sum::<f64>() / rows;
+            let spread: f64 = column().map(|v| (v - mean).powi(2)).sum();
+            let square: f64 = column()
+                .zip(predicted.iter().skip(k).step_by(columns))
+                .map(|(a, b)| (a - b).powi(2))
+                .sum();
+            (
+                (square / rows).sqrt(),
+                1.0 - square / spread.max(f64::MIN_POSITIVE),
+            )
+        })
+        .collect())
+}
+
+/// Says how good the model is and what is proved of it.
+pub(super) fn report(
+    args: &args::Fit,
+    model: &Loaded,
+    prepared: &Prepared,
+    parameters: usize,
+    seconds: f64,
+) -> Result<Outcome> {
+    let certificate = model.model.certificate();
+    let (kind, n, rows) = (model.kind(), model.n(), prepared.training.rows());
+    let found = match prepared.classes.is_empty() {
+        true => of_numbers(model, prepared, &certificate)?,
+        false => of_classes(model, prepared)?,
+    };
+    if args.json {
+        let mut summary = json!({
+            "kind": kind,
+            "output": args.output,
+            "rows": rows,
+            "held_out_rows": prepared.validation.as_ref().map_or(0, |t| t.rows()),
+            "parameters": parameters,
+            "seconds": seconds,
+            "certificate": certificate,
+        });
+        if let Some(summary) = summary.as_object_mut() {
+            summary.extend(found.json);
+        }
+        print(&(serde_json::to_string_pretty(&summary)? + "\n"))?;
+    } else {
+        print(&format!(
+            "{kind} of {n} inputs, {}{parameters} parameters, fitted to {rows} rows in {seconds:.1} s\n{}{}{}written to {}\n",
+            found.size,
+            found.quality,
+            bounds_line(&certificate),
+            found.more,
+            args.output.display()
+        ))?;
+    }
+    Ok(match certificate.holds() {
+        true => Outcome::Done,
+        false => Outcome::NotMet,
+    })
+}
+
+/// What there is to say of a model besides its size and bounds.
+struct Found {
+    json: serde_json::Map<String, Value>,
+    /// Of the size: the classes.
+    size: String,
+    quality: String,
+    /// What follows from the bounds.
+    more: String,
+}
+
+fn of_numbers(model: &Loaded, prepared: &Prepared, certificate: &Certificate) -> Result<Found> {
+    let training = quality(model, &prepared.raw[0])?;
+    let validation = quality(model, &prepared.raw[1])?;
+    let minimum = if model.is_potential() && model.parameters() == 0 {
+        // A tolerance that the size of the inputs makes sensible.
+        let size = prepared.x.scale.iter().copied().fold(0.0, f64::max);
+        let options = InverseOptions {
+            tolerance: 1e-8 * size.max(1.0),
+            ..Default::default()
+        };
+        model.minimize(&[], &options)?.pop()
+    } else {
+        None
+    };
+    let mut text = String::new();
+    for (k, (name, (rmse, _))) in model.targets().iter().zip(&training).enumerate() {
+        text += &format!("error      {name}: {} rms on these rows", short(*rmse));
+        if let Some((rmse, r2)) = validation.get(k) {
+            text += &format!(", {} on those held out (R2 {r2:.5})", short(*rmse));
+        }
+        text += "\n";
+    }
+    let mut more = String::new();
+    if let Some(pl) = certificate.pl_constant() {
+        more += &format!("           Polyak-Lojasiewicz constant {}\n", apply::down(pl, 4));
+    }
+    if let Some(minimum) = &minimum {
+        more += &apply::describe(model, minimum);
+    }
+    let column = |q: &[(f64, f64)], of: fn(&(f64, f64)) -> f64| json!(q.iter().map(of).collect::<Vec<_>>());
+    Ok(Found {
+        json: named([
+            ("targets", json!(model.targets())),
+            ("train_rmse", column(&training, |q| q.0)),
+            ("validation_rmse", column(&validation, |q| q.0)),
+            ("validation_r2", column(&validation, |q| q.1)),
+            ("minimum", json!(minimum)),
+        ]),
+        size: String::new(),
+        quality: text,
+        more,
+    })
+}
+
+fn of_classes(model: &Loaded, prepared: &Prepared) -> Result<Found> {
+    let count = prepared.classes.len();
+    let training = class_quality(model, &prepared.raw[0], count)?;
+    let validation = class_quality(model, &prepared.raw[1], count)?;
+    let mut text = String::new();
+    for (which, quality) in [("these rows", &training), ("held out", &validation)] {
+        if let [(_, accuracy), (_, nll), (_, ece), (_, uncertainty)] = quality[..] {
+            text += &format!(
+                "{which:10} accuracy {accuracy:.4}, negative log likelihood {nll:.4}, calibration error {ece:.4}, mean uncertainty {uncertainty:.3}\n"
+            );
+        }
+    }
+    let numbers =
+        |q: Vec<(&'static str, f64)>| Value::Object(named(q.into_iter().map(|(k, v)| (k, json!(v)))));
+    Ok(Found {
+        json: named([
+            ("classes", json!(prepared.classes)),
+            ("train", numbers(training)),
+            ("validation", numbers(validation)),
+        ]),
+        size: format!("{count} classes, "),
+        quality: text,
+        more: String::new(),
+    })
+}
+
+fn named(values: impl IntoIterator<Item = (&'static str, Value)>) -> serde_json::Map<String, Value> {
+    values.into_iter().map(|(k, v)| (k.to_string(), v)).collect()
+}
+
+fn bounds_line(certificate: &Certificate) -> String {
+    format!(
+        "bounds     mu = {}, nu = {} in your units (distortion {}): {}\n",
+        apply::down(certificate.mu(), 4),
+        apply::up(certificate.nu(), 4),
+        short(certificate.nu() / certificate.mu()),
+        if certificate.holds() {
+            "proved"
+        } else {
+            "NOT PROVED"
+        }
+    )
+}
+
+/// How good a classifier is on rows, by name; empty without rows.
+fn class_quality(
+    model: &Loaded,
+    [x, _, y]: &[Vec<f64>; 3],
+    classes: usize,
+) -> Result<Vec<(&'static str, f64)>> {
+    if y.is_empty() {
+        return Ok(Vec::new());
+    }
+    let labels: Vec<usize> = y.iter().map(|v| *v as usize).collect();
+    let columns = classes + 1;
+    let values = model.evaluate(x, &[])?;
+    let p: Vec<f64> = values
+        .chunks_exact(columns)
+        .flat_map(|row| &row[..classes])
+        .copied()
+        .collect();
+    let uncertainty = values.iter().skip(classes).step_by(columns).sum::<f64>() / y.len() as f64;
+    Ok(vec![
+        ("accuracy", metrics::accuracy(&p, &labels)?),
+        ("nll", metrics::negative_log_likelihood(&p, &labels)?),
+        ("ece", metrics::calibration_error(&p, &labels, BINS)?),
+        ("uncertainty", uncertainty),
+    ])
+}
+
+/// A number with five significant digits.
+fn short(value: f64) -> String {
+    let text = format!("{value:.4e}");
+    text.parse::<f64>().map_or(text, |v| v.to_string())
+}
