@@ -446,12 +446,18 @@ pub struct Repro {
     /// Run only models with this in their name
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
+    /// Run only models with this bound on their residual branches (moons, cifar10)
+    #[arg(long)]
+    pub c: Option<f64>,
     /// Other settings than the shipped ones (.toml; a copy lies beside every result)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Other number of epochs
     #[arg(long)]
     pub epochs: Option<usize>,
+    /// Other width of image networks (cifar10)
+    #[arg(long)]
+    pub width: Option<usize>,
     /// Runs at the same time, each in a process of its own
     #[arg(long, default_value_t = 1)]
     pub jobs: usize,

@@ -51,7 +51,9 @@ pub fn run(args: &args::Repro) -> Result<Outcome> {
                 quick: args.quick,
                 config: args.config.clone(),
                 filter: args.only.clone(),
+                c: args.c,
                 epochs: args.epochs,
+                width: args.width,
                 progress: args.jobs == 1 && args.job.is_none(),
                 command: command_line(args, name),
                 device: args.device,
@@ -88,6 +90,9 @@ fn command_line(args: &args::Repro, name: &str) -> String {
     if let Some(epochs) = args.epochs {
         text += &format!(" --epochs {epochs}");
     }
+    if let Some(width) = args.width {
+        text += &format!(" --width {width}");
+    }
     if args.device != Device::Cpu {
         text += &format!(" --device {}", args.device);
     }
@@ -98,7 +103,7 @@ fn command_line(args: &args::Repro, name: &str) -> String {
 }
 
 fn describe(job: &Job, result: &JobResult, done: usize, count: usize) -> String {
-    let shown = ["loss", "grid_loss", "test_loss"]
+    let shown = ["loss", "grid_loss", "test_loss", "accuracy"]
         .iter()
         .find_map(|m| result.metrics.get(*m).map(|v| format!(", {m} {v:.3e}")))
         .unwrap_or_default();
@@ -151,6 +156,9 @@ fn run_jobs(args: &args::Repro, name: &str, out: &Path, experiment: &Experiment)
             }
             if let Some(epochs) = args.epochs {
                 command.args(["--epochs", &epochs.to_string()]);
+            }
+            if let Some(width) = args.width {
+                command.args(["--width", &width.to_string()]);
             }
             if let Some(config) = &args.config {
                 command.arg("--config").arg(config);

@@ -541,6 +541,15 @@ fn every_bad_input_is_one_clear_message() {
             "run the experiment rosenbrock20 first",
         ),
         ("repro report --out folder".into(), "no results"),
+        (
+            "repro step --width 4 --out o".into(),
+            "width: belongs to image networks",
+        ),
+        (
+            "repro cifar10 --width 0 --out o".into(),
+            "width: must be at least 1",
+        ),
+        ("repro cifar10 --c 0.5 --out o".into(), "c = 0.5: no model has it"),
         ("repro step --device cuda:7".into(), "device cuda:7: "),
         // The rest.
         ("bench train --config step --device cuda".into(), "device cuda: "),

@@ -179,6 +179,32 @@ impl Config {
         Ok(config)
     }
 
+    /// The same with image networks of another width, which their names then say.
+    ///
+    /// # Errors
+    /// When there are none, or the width is 0.
+    pub fn with_width(mut self, width: usize) -> Result<Self> {
+        if width == 0 {
+            return Err(Error::config("width", "must be at least 1"));
+        }
+        let images = |m: &&mut ModelConfig| matches!(m.kind, Kind::ConvBilipnet | Kind::ConvSngp);
+        let mut found = false;
+        for model in self.models.iter_mut().filter(images) {
+            found = true;
+            // Half the width makes about as many parameters.
+            model.hidden = match model.kind {
+                Kind::ConvSngp => vec![(width / 2).max(1)],
+                _ => vec![width],
+            };
+            let name = model.name.strip_suffix(')').unwrap_or(&model.name);
+            model.name = format!("{name},width {})", model.hidden[0]);
+        }
+        match found {
+            true => Ok(self),
+            false => Err(Error::config("width", "belongs to image networks")),
+        }
+    }
+
     /// A version that takes seconds instead of minutes: for tests, and to see that everything works.
     pub fn quick(mut self) -> Self {
         self.rows = (self.rows / 20).max(100);

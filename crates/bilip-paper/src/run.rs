@@ -24,8 +24,12 @@ pub struct Settings {
     pub config: Option<PathBuf>,
     /// Only models whose name contains this.
     pub filter: Option<String>,
+    /// Only models with this bound on their residual branches.
+    pub c: Option<f64>,
     /// Epochs instead of the configured ones.
     pub epochs: Option<usize>,
+    /// Of image networks: a width instead of the configured one; comparison networks get half of it.
+    pub width: Option<usize>,
     /// Whether to show a progress bar while training.
     pub progress: bool,
     /// The command, for the record.
@@ -200,6 +204,17 @@ impl Experiment {
         if let Some(epochs) = settings.epochs {
             config.epochs = epochs.max(1);
         }
+        if let Some(width) = settings.width {
+            config = config.with_width(width)?;
+        }
+        if let Some(c) = settings.c
+            && !config.models.iter().any(|m| m.c == Some(c))
+        {
+            return Err(Error::config(
+                format!("c = {c}"),
+                "no model has it; a configuration of your own may",
+            ));
+        }
         if let Some(filter) = &settings.filter
             && !config.models.iter().any(|m| m.name.contains(filter.as_str()))
             && !config.models.is_empty()
@@ -218,6 +233,7 @@ impl Experiment {
         let filter = self.settings.filter.as_deref().unwrap_or("");
         let mut jobs = self.all_jobs();
         jobs.retain(|j| j.model.name.contains(filter));
+        jobs.retain(|j| self.settings.c.is_none() || j.model.c == self.settings.c);
         jobs
     }
 
