@@ -23,8 +23,9 @@ impl<B: Backend> Groups<B> {
         let [batch, channels, size, _] = x.dims();
         let groups = (1..=GROUPS.min(batch)).rev().find(|g| batch.is_multiple_of(*g));
         let groups = groups.unwrap_or(1);
-        let x = x.reshape([groups, batch / groups, channels, size, size]);
-        Groups(x.swap_dims(1, 2))
+        let images = batch / groups;
+        let x = ops::exchanged(x.reshape([groups, images, channels, size * size]));
+        Groups(x.reshape([groups, channels, images, size, size]))
     }
 
     pub fn map(self, f: impl FnOnce(Tensor<B, 5>) -> Tensor<B, 5>) -> Self {
@@ -34,9 +35,8 @@ impl<B: Backend> Groups<B> {
     /// The images one after the other.
     pub fn images(self) -> Tensor<B, 4> {
         let [groups, channels, images, size, _] = self.0.dims();
-        self.0
-            .swap_dims(1, 2)
-            .reshape([groups * images, channels, size, size])
+        let x = self.0.reshape([groups, channels, images, size * size]);
+        ops::exchanged(x).reshape([groups * images, channels, size, size])
     }
 }
 

@@ -65,7 +65,7 @@ macro_rules! on_gpus {
 }
 
 mod linear;
-pub(crate) use linear::{Linear, Strips, Window, embed, fold, skew, strips, unfold};
+pub(crate) use linear::{Linear, Strips, Window, embed, exchanged, fold, skew, strips, unfold};
 
 /// `F(x)` of a monotone layer.
 ///

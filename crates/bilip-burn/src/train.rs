@@ -370,6 +370,7 @@ where
             }
             let gradients = GradientsParams::from_grads(value.backward(), &model);
             model = optimizer.step(rate, model, gradients).settle();
+            progress.step(k + 1, batches);
         }
         // The losses stay on the device until here: no step waits for the host.
         let mut sum = 0.0;

@@ -391,10 +391,10 @@ impl<B: Backend> ConvMonLip<B> {
     /// `[batch, channels, image, image] → [batch, channels, image, image]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
         let [batch, channels, size, _] = x.dims();
-        let x = x.reshape([batch, channels, size * size]).swap_dims(0, 1);
-        self.by_channels(x)
-            .swap_dims(0, 1)
-            .reshape([batch, channels, size, size])
+        let pixels = size * size;
+        let x = ops::exchanged(x.reshape([1, batch, channels, pixels]));
+        let y = self.by_channels(x.reshape([channels, batch, pixels]));
+        ops::exchanged(y.reshape([1, channels, batch, pixels])).reshape([batch, channels, size, size])
     }
 
     /// The free parameters in f64, as the core crate takes them.
@@ -480,14 +480,13 @@ impl<B: Backend> ConvBiLipNet<B> {
     pub(crate) fn on_groups(&self, x: Tensor<B, 5>) -> Tensor<B, 5> {
         let [groups, channels, images, size, _] = x.dims();
         let pixels = size * size;
-        let x = x.swap_dims(0, 1).reshape([channels, groups * images, pixels]);
+        let x = ops::exchanged(x.reshape([1, groups, channels, images * pixels]));
         let y = self
             .monotone
-            .by_channels(x)
-            .reshape([channels, groups, images, pixels])
-            .swap_dims(0, 1);
+            .by_channels(x.reshape([channels, groups * images, pixels]));
+        let y = ops::exchanged(y.reshape([1, channels, groups, images * pixels]));
         self.orthogonal
-            .on_groups(y)
+            .on_groups(y.reshape([groups, channels, images, pixels]))
             .reshape([groups, channels, images, size, size])
     }
 

@@ -18,6 +18,7 @@ pub fn forward<R: Gpu>(map: Linear, x: &CubeTensor<R>) -> CubeTensor<R> {
         Linear::Unfold(window, _) => windows(x, window),
         Linear::Fold(window, shape) => images(x, window, shape),
         Linear::Strips(strips) => taken(x, strips),
+        Linear::Exchange(shape) => exchanged(x, shape),
     }
 }
 
@@ -29,6 +30,7 @@ pub fn adjoint<R: Gpu>(map: Linear, d: &CubeTensor<R>) -> CubeTensor<R> {
         Linear::Unfold(window, shape) => images(d, window, shape),
         Linear::Fold(window, _) => windows(d, window),
         Linear::Strips(strips) => laid_back(d, strips),
+        Linear::Exchange([outer, a, b, inner]) => exchanged(d, [outer, b, a, inner]),
     }
 }
 
@@ -155,6 +157,16 @@ fn laid_back<R: Gpu>(d: &CubeTensor<R>, strips: Strips) -> CubeTensor<R> {
     out.0
 }
 
+fn exchanged<R: Gpu>(x: &CubeTensor<R>, [outer, a, b, inner]: [usize; 4]) -> CubeTensor<R> {
+    let x = Buffer::of(x);
+    let out = x.shaped([outer, b, a, inner]);
+    let cubes = count(inner.div_ceil(UNITS as usize), b, outer * a);
+    let [a, b, inner] = [a, b, inner].map(|v| v as u32);
+    let dim = CubeDim::new_1d(UNITS);
+    exchange::launch::<R>(x.client(), cubes, dim, x.array(), out.array(), a, b, inner);
+    out.0
+}
+
 /// Matrices of `n × n`, the first at `start` and another every `batch` numbers, in the corner of larger ones that are the identity elsewhere.
 pub fn bordered<R: Gpu>(
     w: &Buffer<R>,
@@ -269,6 +281,20 @@ fn lay_back(from: &Array<f32>, to: &mut Array<f32>, place: &Numbers) {
         }
     }
     to[(2 * matrix + part) * rows + at] = value;
+}
+
+/// Two dimensions exchanged: cubes by place in the inner one, in the second, and in the first with what is around it.
+#[cube(launch)]
+fn exchange(from: &Array<f32>, to: &mut Array<f32>, a: u32, b: u32, inner: u32) {
+    let within = ABSOLUTE_POS_X as usize;
+    let (a, b, inner) = (a as usize, b as usize, inner as usize);
+    if within >= inner {
+        terminate!();
+    }
+    let second = CUBE_POS_Y as usize;
+    let first = CUBE_POS_Z as usize;
+    let place = (first / a * b + second) * a + first % a;
+    to[place * inner + within] = from[(first * b + second) * inner + within];
 }
 
 /// `[[Re, −Im], [Im, Re]]` of complex matrices, real parts above imaginary ones: one number a unit.

@@ -60,6 +60,8 @@ pub(crate) enum Linear {
     Fold(Window, [usize; 5]),
     /// See [`strips`].
     Strips(Strips),
+    /// See [`exchanged`]; with the shape.
+    Exchange([usize; 4]),
 }
 
 impl Linear {
@@ -71,6 +73,7 @@ impl Linear {
             Linear::Unfold(window, _) => primitive(portable::unfold::<B>(wrap(x), window)),
             Linear::Fold(window, shape) => primitive(portable::fold::<B>(wrap(x), window, shape)),
             Linear::Strips(strips) => primitive(portable::strips::<B>(wrap(x), strips)),
+            Linear::Exchange(_) => primitive(wrap::<B, 4>(x).swap_dims(1, 2)),
         }
     }
 
@@ -83,6 +86,7 @@ impl Linear {
             Linear::Unfold(window, shape) => primitive(portable::fold::<B>(wrap(d), window, shape)),
             Linear::Fold(window, _) => primitive(portable::unfold::<B>(wrap(d), window)),
             Linear::Strips(strips) => primitive(portable::laid_back::<B>(wrap(d), strips)),
+            Linear::Exchange(_) => primitive(wrap::<B, 4>(d).swap_dims(1, 2)),
         }
     }
 
@@ -151,6 +155,15 @@ pub(crate) fn skew<B: Backend>(g: Tensor<B, 3>) -> Tensor<B, 3> {
 /// `[count, 2·rows, columns] → [count·pieces, 2·height, columns]`
 pub(crate) fn strips<B: Backend>(z: Tensor<B, 3>, strips: Strips) -> Tensor<B, 3> {
     Linear::Strips(strips).of(z)
+}
+
+/// The two dimensions in the middle exchanged, and the numbers with them.
+///
+/// # Shapes
+/// `[outer, a, b, inner] → [outer, b, a, inner]`
+pub(crate) fn exchanged<B: Backend>(x: Tensor<B, 4>) -> Tensor<B, 4> {
+    let shape = x.dims();
+    Linear::Exchange(shape).of(x)
 }
 
 /// The windows of images as columns, by channel and place in the window.
