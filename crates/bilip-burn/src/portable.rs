@@ -117,39 +117,28 @@ pub(crate) fn adjoint<B: Backend>(z: Tensor<B, 3>) -> Tensor<B, 3> {
 }
 
 /// See [`crate::ops::strips`].
-pub(crate) fn strips<B: Backend>(z: Tensor<B, 3>, strips: Strips) -> Tensor<B, 3> {
+pub(crate) fn strips<B: Backend>(z: Tensor<B, 3>, s: Strips) -> Tensor<B, 3> {
     let [count, _, columns] = z.dims();
-    let Strips {
-        rows,
-        first,
-        stride,
-        pieces,
-        from,
-        height,
-    } = strips;
-    z.reshape([count, 2, rows, columns])
-        .slice([0..count, 0..2, first..first + pieces * stride, 0..columns])
-        .reshape([count, 2, pieces, stride, columns])
-        .slice([0..count, 0..2, 0..pieces, from..from + height, 0..columns])
+    z.reshape([count, 2, s.rows, columns])
+        .slice([0..count, 0..2, s.first..s.first + s.pieces * s.stride, 0..columns])
+        .reshape([count, 2, s.pieces, s.stride, columns])
+        .slice([0..count, 0..2, 0..s.pieces, s.from..s.from + s.height, 0..columns])
         .swap_dims(1, 2)
-        .reshape([count * pieces, 2 * height, columns])
+        .reshape([count * s.pieces, 2 * s.height, columns])
 }
 
 /// The adjoint of [`strips`]: the pieces where they came from, zeros elsewhere.
-pub(crate) fn laid_back<B: Backend>(d: Tensor<B, 3>, strips: Strips) -> Tensor<B, 3> {
+pub(crate) fn laid_back<B: Backend>(d: Tensor<B, 3>, s: Strips) -> Tensor<B, 3> {
     let [all, _, columns] = d.dims();
-    let Strips {
-        rows,
-        first,
-        stride,
-        pieces,
-        from,
-        height,
-    } = strips;
-    let count = all / pieces;
-    let d = d.reshape([count, pieces, 2, height, columns]).swap_dims(1, 2);
-    let d = framed(d, [from, stride - from - height], [0; 2]).reshape([count, 2, pieces * stride, columns]);
-    framed(d, [first, rows - first - pieces * stride], [0; 2]).reshape([count, 2 * rows, columns])
+    let count = all / s.pieces;
+    let d = d.reshape([count, s.pieces, 2, s.height, columns]).swap_dims(1, 2);
+    let d = framed(d, [s.from, s.stride - s.from - s.height], [0; 2]).reshape([
+        count,
+        2,
+        s.pieces * s.stride,
+        columns,
+    ]);
+    framed(d, [s.first, s.rows - s.first - s.pieces * s.stride], [0; 2]).reshape([count, 2 * s.rows, columns])
 }
 
 /// The inverses of complex matrices, real parts above imaginary ones, by real inverses and products.

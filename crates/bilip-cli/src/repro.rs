@@ -103,10 +103,11 @@ fn command_line(args: &args::Repro, name: &str) -> String {
 }
 
 fn describe(job: &Job, result: &JobResult, done: usize, count: usize) -> String {
-    let shown = ["loss", "grid_loss", "test_loss", "accuracy"]
+    let loss = ["loss", "grid_loss", "test_loss"]
         .iter()
-        .find_map(|m| result.metrics.get(*m).map(|v| format!(", {m} {v:.3e}")))
-        .unwrap_or_default();
+        .find_map(|m| result.metrics.get(*m).map(|v| format!(", {m} {v:.3e}")));
+    let accuracy = (result.metrics.get("accuracy")).map(|v| format!(", accuracy {v:.4}"));
+    let shown = loss.or(accuracy).unwrap_or_default();
     format!(
         "[{done}/{count}] {} seed {}: {:.0} s{shown}",
         job.model.name, job.seed, result.seconds

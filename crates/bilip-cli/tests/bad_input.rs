@@ -549,7 +549,10 @@ fn every_bad_input_is_one_clear_message() {
             "repro cifar10 --width 0 --out o".into(),
             "width: must be at least 1",
         ),
-        ("repro cifar10 --c 0.5 --out o".into(), "c = 0.5: no model has it"),
+        (
+            "repro cifar10 --c 0.5 --out o".into(),
+            "c = 0.5: models have 0.35, 0.65, 0.95",
+        ),
         ("repro step --device cuda:7".into(), "device cuda:7: "),
         // The rest.
         ("bench train --config step --device cuda".into(), "device cuda: "),

@@ -210,10 +210,16 @@ impl Experiment {
         if let Some(c) = settings.c
             && !config.models.iter().any(|m| m.c == Some(c))
         {
-            return Err(Error::config(
-                format!("c = {c}"),
-                "no model has it; a configuration of your own may",
-            ));
+            let mut known: Vec<String> = (config.models.iter())
+                .filter_map(|m| m.c.map(|c| c.to_string()))
+                .collect();
+            known.sort();
+            known.dedup();
+            let known = match known.is_empty() {
+                true => "models here have none".to_string(),
+                false => format!("models have {}; others need a --config", known.join(", ")),
+            };
+            return Err(Error::config(format!("c = {c}"), known));
         }
         if let Some(filter) = &settings.filter
             && !config.models.iter().any(|m| m.name.contains(filter.as_str()))

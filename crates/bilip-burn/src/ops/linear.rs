@@ -47,12 +47,12 @@ pub(crate) struct Strips {
     pub height: usize,
 }
 
-/// A linear map (or affine, where it says so).
+/// A linear map, or an affine one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Linear {
     /// See [`embed`].
     Embed,
-    /// See [`skew`].
+    /// See [`skew`]; the affine one.
     Skew,
     /// See [`unfold`]; with the shape of the images.
     Unfold(Window, [usize; 5]),
