@@ -1,9 +1,10 @@
 //! Pictures spoilt in known ways and degrees, after CIFAR-10-C (Hendrycks and Dietterich 2019): the same kinds and constants, random numbers of our own. Figures are
-//! comparable in spirit; they are not those of the published files.
+//! comparable in spirit; they are not those of the published files. Two of its nineteen kinds are missing: frost needs photographs, spatter an edge detector.
 
 use bilip::Rng;
 
-use super::{PIXELS, SIDE};
+use super::SIDE;
+use super::filters::{self, Border, Taps};
 
 /// Degrees of every corruption, 1 to 5.
 pub const SEVERITIES: usize = 5;
@@ -23,12 +24,24 @@ pub enum Corruption {
     GaussianBlur,
     /// A disk instead of a point.
     DefocusBlur,
+    /// Neighbouring pixels exchanged, as behind frosted glass.
+    GlassBlur,
+    /// A line instead of a point.
+    MotionBlur,
+    /// The mean of many enlargements.
+    ZoomBlur,
+    /// Flakes in motion, and less colour.
+    Snow,
     /// Light from a random cloud.
     Fog,
     /// Values pulled to their mean.
     Contrast,
     /// Values raised.
     Brightness,
+    /// Less colour, or more.
+    Saturate,
+    /// The picture pulled like rubber.
+    Elastic,
     /// Compression with loss.
     Jpeg,
     /// Fewer pixels.
@@ -37,16 +50,22 @@ pub enum Corruption {
 
 impl Corruption {
     /// All of them.
-    pub const ALL: [Corruption; 11] = [
+    pub const ALL: [Corruption; 17] = [
         Corruption::GaussianNoise,
         Corruption::ShotNoise,
         Corruption::ImpulseNoise,
         Corruption::SpeckleNoise,
         Corruption::GaussianBlur,
         Corruption::DefocusBlur,
+        Corruption::GlassBlur,
+        Corruption::MotionBlur,
+        Corruption::ZoomBlur,
+        Corruption::Snow,
         Corruption::Fog,
         Corruption::Contrast,
         Corruption::Brightness,
+        Corruption::Saturate,
+        Corruption::Elastic,
         Corruption::Jpeg,
         Corruption::Pixelate,
     ];
@@ -60,9 +79,15 @@ impl Corruption {
             Corruption::SpeckleNoise => "speckle_noise",
             Corruption::GaussianBlur => "gaussian_blur",
             Corruption::DefocusBlur => "defocus_blur",
+            Corruption::GlassBlur => "glass_blur",
+            Corruption::MotionBlur => "motion_blur",
+            Corruption::ZoomBlur => "zoom_blur",
+            Corruption::Snow => "snow",
             Corruption::Fog => "fog",
             Corruption::Contrast => "contrast",
             Corruption::Brightness => "brightness",
+            Corruption::Saturate => "saturate",
+            Corruption::Elastic => "elastic_transform",
             Corruption::Jpeg => "jpeg_compression",
             Corruption::Pixelate => "pixelate",
         }
@@ -86,14 +111,59 @@ impl Corruption {
             Corruption::GaussianBlur => Spoil::Blur([0.4, 0.6, 0.7, 0.8, 1.0][at]),
             Corruption::DefocusBlur => {
                 let (radius, alias) = [(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)][at];
-                Spoil::Disk(disk(radius, alias))
+                Spoil::Disk(filters::disk(radius, alias))
             }
+            Corruption::GlassBlur => {
+                let (deviation, rounds) = [(0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2)][at];
+                Spoil::Glass(deviation, rounds)
+            }
+            Corruption::MotionBlur => {
+                let (radius, deviation) = [(6.0, 1.0), (6.0, 1.5), (6.0, 2.0), (8.0, 2.0), (9.0, 2.5)][at];
+                Spoil::Motion(radius, deviation)
+            }
+            Corruption::ZoomBlur => {
+                let steps = [7, 12, 16, 21, 26][at];
+                Spoil::Zoom(
+                    (0..steps)
+                        .map(|k| filters::zoom(1.0 + 0.01 * f64::from(k)))
+                        .collect(),
+                )
+            }
+            Corruption::Snow => Spoil::Snow(
+                [
+                    [0.1, 0.2, 1.0, 0.6, 8.0, 3.0, 0.95],
+                    [0.1, 0.2, 1.0, 0.5, 10.0, 4.0, 0.9],
+                    [0.15, 0.3, 1.75, 0.55, 10.0, 4.0, 0.9],
+                    [0.25, 0.3, 2.25, 0.6, 12.0, 6.0, 0.85],
+                    [0.3, 0.3, 1.25, 0.65, 14.0, 12.0, 0.8],
+                ][at],
+            ),
             Corruption::Fog => {
                 let (strength, decay) = [(0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)][at];
                 Spoil::Fog(strength, decay)
             }
             Corruption::Contrast => Spoil::Contrast([0.75, 0.5, 0.4, 0.3, 0.15][at]),
             Corruption::Brightness => Spoil::Brightness([0.05, 0.1, 0.15, 0.2, 0.3][at]),
+            Corruption::Saturate => {
+                let (factor, term) = [(0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)][at];
+                Spoil::Saturate(factor, term)
+            }
+            Corruption::Elastic => {
+                // Shares of the side.
+                let [size, deviation, corners] = [
+                    [0.0, 0.0, 0.08],
+                    [0.05, 0.2, 0.07],
+                    [0.08, 0.06, 0.06],
+                    [0.1, 0.04, 0.05],
+                    [0.1, 0.03, 0.03],
+                ][at]
+                    .map(|share: f64| SIDE as f64 * share);
+                Spoil::Elastic {
+                    corners,
+                    deviation,
+                    size,
+                }
+            }
             Corruption::Jpeg => Spoil::Jpeg([80, 65, 58, 50, 40][at]),
             Corruption::Pixelate => {
                 Spoil::Pixelate((SIDE as f64 * [0.95, 0.9, 0.85, 0.75, 0.65][at]) as usize)
@@ -110,10 +180,25 @@ pub(crate) enum Spoil {
     Shot(f64, Vec<Vec<f64>>),
     Impulse(f64),
     Blur(f64),
-    Disk(Vec<((isize, isize), f64)>),
+    Disk(Taps),
+    /// Deviation of the blur before and after, and rounds of exchanges.
+    Glass(f64, usize),
+    /// Radius and deviation.
+    Motion(f64, f64),
+    Zoom(Vec<Vec<(usize, f64)>>),
+    /// Mean and deviation of noise, its enlargement, what of it is a flake, radius and deviation of the flakes' motion, and what is left of the picture's colour.
+    Snow([f64; 7]),
     Fog(f64, f64),
     Contrast(f64),
     Brightness(f64),
+    /// Factor and term.
+    Saturate(f64, f64),
+    /// The largest shift of corners; deviation and size of shifts within.
+    Elastic {
+        corners: f64,
+        deviation: f64,
+        size: f64,
+    },
     Jpeg(u8),
     /// The side it is reduced to.
     Pixelate(usize),
@@ -124,6 +209,7 @@ impl Spoil {
     pub(crate) fn apply(&self, image: &[u8], seed: u64) -> Vec<u8> {
         let mut rng = Rng::new(seed);
         let x: Vec<f64> = image.iter().map(|v| f64::from(*v) / 255.0).collect();
+        let blurred = |x: &[f64], deviation: f64| filters::blurred(x, deviation, 4.0, Border::Edge);
         let y = match self {
             Spoil::Noise(deviation, proportional) => x
                 .iter()
@@ -146,9 +232,30 @@ impl Spoil {
                 })
                 .collect(),
             Spoil::Blur(deviation) => blurred(&x, *deviation),
-            Spoil::Disk(kernel) => filtered(&x, kernel),
+            Spoil::Disk(taps) => filters::filtered(&x, taps, Border::Mirror),
+            Spoil::Glass(deviation, rounds) => {
+                let mut y = blurred(&x, *deviation);
+                for _ in 0..*rounds {
+                    filters::shuffled(&mut y, &mut rng);
+                }
+                blurred(&y, *deviation)
+            }
+            Spoil::Motion(radius, deviation) => {
+                let angle = 90.0 * rng.uniform() - 45.0;
+                filters::filtered(&x, &filters::motion(*radius, *deviation, angle), Border::Edge)
+            }
+            Spoil::Zoom(zooms) => {
+                let mut sum = x.clone();
+                for zoom in zooms {
+                    for (s, v) in sum.iter_mut().zip(filters::zoomed(&x, zoom)) {
+                        *s += v;
+                    }
+                }
+                sum.iter().map(|s| s / (zooms.len() + 1) as f64).collect()
+            }
+            Spoil::Snow(constants) => snowed(&x, constants, &mut rng),
             Spoil::Fog(strength, decay) => {
-                let cloud = plasma(*decay, &mut rng);
+                let cloud = filters::plasma(*decay, &mut rng);
                 let largest = x.iter().copied().fold(0.0, f64::max);
                 let scale = largest / (largest + strength);
                 (x.iter().enumerate())
@@ -162,15 +269,43 @@ impl Spoil {
                     plane.iter().map(move |v| (v - mean) * factor + mean)
                 })
                 .collect(),
-            Spoil::Brightness(by) => brightened(&x, *by),
-            Spoil::Jpeg(quality) => return compressed(image, *quality),
-            Spoil::Pixelate(side) => resized(&resized(&x, SIDE, *side), *side, SIDE),
+            Spoil::Brightness(by) => filters::recolored(&x, |color| filters::brightened(color, *by)),
+            Spoil::Saturate(factor, term) => {
+                filters::recolored(&x, |color| filters::saturated(color, *factor, *term))
+            }
+            Spoil::Elastic {
+                corners,
+                deviation,
+                size,
+            } => filters::rubber(&x, *corners, *deviation, *size, &mut rng),
+            Spoil::Jpeg(quality) => return filters::compressed(image, *quality),
+            Spoil::Pixelate(side) => filters::resized(&filters::resized(&x, SIDE, *side), *side, SIDE),
         };
         // Cut off, as the published pictures are.
         y.iter()
             .map(|v: &f64| (v.clamp(0.0, 1.0) * 255.0) as u8)
             .collect()
     }
+}
+
+/// Flakes that fall one way and the other, over a picture that has lost some colour.
+fn snowed(x: &[f64], constants: &[f64; 7], rng: &mut Rng) -> Vec<f64> {
+    let [mean, deviation, enlargement, least, radius, smear, kept] = *constants;
+    let area = SIDE * SIDE;
+    let noise: Vec<f64> = (0..area).map(|_| mean + deviation * rng.normal()).collect();
+    let flakes: Vec<f64> = filters::zoomed(&noise, &filters::zoom(enlargement))
+        .iter()
+        .map(|v| if *v < least { 0.0 } else { v.min(1.0) })
+        .collect();
+    let angle = -45.0 - 90.0 * rng.uniform();
+    let flakes = filters::filtered(&flakes, &filters::motion(radius, smear, angle), Border::Edge);
+    let pale = filters::recolored(x, |[r, g, b]| {
+        let gray = 1.5 * (0.299 * r + 0.587 * g + 0.114 * b) + 0.5;
+        [r, g, b].map(|v| kept * v + (1.0 - kept) * v.max(gray))
+    });
+    (pale.iter().enumerate())
+        .map(|(k, v)| v + flakes[k % area] + flakes[area - 1 - k % area])
+        .collect()
 }
 
 /// Probabilities of at most 0, 1, 2, … events.
@@ -188,200 +323,10 @@ fn poisson(mean: f64) -> Vec<f64> {
     table
 }
 
-/// An index beyond the border, mirrored at the outermost pixel.
-fn mirrored(at: isize) -> usize {
-    let last = SIDE as isize - 1;
-    let at = at.rem_euclid(2 * last);
-    (if at > last { 2 * last - at } else { at }) as usize
-}
-
-/// Every plane with a Gaussian filter, its border continued.
-fn blurred(x: &[f64], deviation: f64) -> Vec<f64> {
-    let radius = (4.0 * deviation + 0.5) as isize;
-    let mut weights: Vec<f64> = (-radius..=radius)
-        .map(|d| (-0.5 * (d as f64 / deviation).powi(2)).exp())
-        .collect();
-    let sum: f64 = weights.iter().sum();
-    weights.iter_mut().for_each(|w| *w /= sum);
-    let last = SIDE as isize - 1;
-    let along = |x: &[f64], columns: bool| -> Vec<f64> {
-        (0..x.len())
-            .map(|k| {
-                let (plane, p, q) = (k / (SIDE * SIDE), k / SIDE % SIDE, k % SIDE);
-                (-radius..=radius)
-                    .zip(&weights)
-                    .map(|(d, w)| {
-                        let moved = |v: usize| (v as isize + d).clamp(0, last) as usize;
-                        let (p, q) = if columns { (p, moved(q)) } else { (moved(p), q) };
-                        w * x[(plane * SIDE + p) * SIDE + q]
-                    })
-                    .sum()
-            })
-            .collect()
-    };
-    along(&along(x, false), true)
-}
-
-/// A disk of the given radius, its edge softened, by its entries that are not zero.
-fn disk(radius: f64, alias: f64) -> Vec<((isize, isize), f64)> {
-    const REACH: isize = 8;
-    let side = 2 * REACH + 1;
-    let inside = |p: isize, q: isize| ((p * p + q * q) as f64) <= radius * radius;
-    let mut plain = vec![0.0; (side * side) as usize];
-    for p in -REACH..=REACH {
-        for q in -REACH..=REACH {
-            if inside(p, q) {
-                plain[((p + REACH) * side + q + REACH) as usize] = 1.0;
-            }
-        }
-    }
-    let sum: f64 = plain.iter().sum();
-    // A Gaussian of three by three.
-    let mut weights = [-1.0f64, 0.0, 1.0].map(|d| (-0.5 * (d / alias).powi(2)).exp());
-    let total: f64 = weights.iter().sum();
-    weights.iter_mut().for_each(|w| *w /= total);
-    let mut out = Vec::new();
-    for p in -REACH..=REACH {
-        for q in -REACH..=REACH {
-            let mut value = 0.0;
-            for (dp, a) in (-1..=1).zip(weights) {
-                for (dq, b) in (-1..=1).zip(weights) {
-                    let (p, q) = (p + dp, q + dq);
-                    if p.abs() <= REACH && q.abs() <= REACH {
-                        value += a * b * plain[((p + REACH) * side + q + REACH) as usize] / sum;
-                    }
-                }
-            }
-            if value > 1e-12 {
-                out.push(((p, q), value));
-            }
-        }
-    }
-    out
-}
-
-fn filtered(x: &[f64], kernel: &[((isize, isize), f64)]) -> Vec<f64> {
-    (0..x.len())
-        .map(|k| {
-            let (plane, p, q) = (k / (SIDE * SIDE), (k / SIDE % SIDE) as isize, (k % SIDE) as isize);
-            kernel
-                .iter()
-                .map(|((dp, dq), w)| w * x[(plane * SIDE + mirrored(p + dp)) * SIDE + mirrored(q + dq)])
-                .sum()
-        })
-        .collect()
-}
-
-/// A cloud between 0 and 1: the diamond-square fractal on a torus, its steps shrinking by the decay.
-fn plasma(decay: f64, rng: &mut Rng) -> Vec<f64> {
-    let mut map = vec![0.0f64; SIDE * SIDE];
-    let place = |p: usize, q: usize| (p % SIDE) * SIDE + q % SIDE;
-    let mut step = SIDE;
-    let mut wobble = 100.0;
-    while step >= 2 {
-        let half = step / 2;
-        let mut shaken = |sum: f64| sum / 4.0 + wobble * (2.0 * rng.uniform() - 1.0);
-        for p in (0..SIDE).step_by(step) {
-            for q in (0..SIDE).step_by(step) {
-                let corners = map[place(p, q)]
-                    + map[place(p + step, q)]
-                    + map[place(p, q + step)]
-                    + map[place(p + step, q + step)];
-                map[place(p + half, q + half)] = shaken(corners);
-            }
-        }
-        for p in (0..SIDE).step_by(step) {
-            for q in (0..SIDE).step_by(step) {
-                let middle = map[place(p + half, q + half)];
-                let (left, above) = (
-                    map[place(p + half, q + SIDE - half)],
-                    map[place(p + SIDE - half, q + half)],
-                );
-                let here = map[place(p, q)];
-                map[place(p + half, q)] = shaken(here + map[place(p + step, q)] + middle + left);
-                map[place(p, q + half)] = shaken(here + map[place(p, q + step)] + middle + above);
-            }
-        }
-        step = half;
-        wobble /= decay;
-    }
-    let (low, high) = map.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| {
-        (a.min(*v), b.max(*v))
-    });
-    map.iter().map(|v| (v - low) / (high - low).max(1e-300)).collect()
-}
-
-/// The largest of the three colours raised, hue and saturation kept.
-fn brightened(x: &[f64], by: f64) -> Vec<f64> {
-    let pixels = SIDE * SIDE;
-    let mut out = x.to_vec();
-    for k in 0..pixels {
-        let color = [x[k], x[pixels + k], x[2 * pixels + k]];
-        let value = color.iter().copied().fold(0.0, f64::max);
-        let raised = (value + by).clamp(0.0, 1.0);
-        for (c, v) in color.iter().enumerate() {
-            // Black has no colour to keep.
-            out[c * pixels + k] = if value > 0.0 { v * raised / value } else { raised };
-        }
-    }
-    out
-}
-
-fn compressed(image: &[u8], quality: u8) -> Vec<u8> {
-    let pixels = SIDE * SIDE;
-    let interleaved: Vec<u8> = (0..pixels)
-        .flat_map(|k| [image[k], image[pixels + k], image[2 * pixels + k]])
-        .collect();
-    let mut bytes = Vec::new();
-    let encoder = image::codecs::jpeg::JpegEncoder::new_with_quality(&mut bytes, quality);
-    let side = SIDE as u32;
-    let decoded =
-        image::ImageEncoder::write_image(encoder, &interleaved, side, side, image::ExtendedColorType::Rgb8)
-            .and_then(|()| image::load_from_memory_with_format(&bytes, image::ImageFormat::Jpeg));
-    match decoded {
-        Ok(decoded) => {
-            let raw = decoded.into_rgb8().into_raw();
-            (0..PIXELS).map(|k| raw[k % pixels * 3 + k / pixels]).collect()
-        }
-        // An encoder in memory has nothing to fail at.
-        Err(_) => image.to_vec(),
-    }
-}
-
-/// Planes of another side, each pixel the mean of what it covers.
-fn resized(x: &[f64], from: usize, to: usize) -> Vec<f64> {
-    let scale = from as f64 / to as f64;
-    // Shares of the old pixels in a new one.
-    let shares: Vec<Vec<(usize, f64)>> = (0..to)
-        .map(|k| {
-            let (low, high) = (k as f64 * scale, (k + 1) as f64 * scale);
-            (low as usize..(high.ceil() as usize).min(from))
-                .map(|i| (i, (high.min((i + 1) as f64) - low.max(i as f64)).max(0.0) / scale))
-                .collect()
-        })
-        .collect();
-    let planes = x.len() / (from * from);
-    let mut out = Vec::with_capacity(planes * to * to);
-    for plane in x.chunks_exact(from * from) {
-        for rows in &shares {
-            for columns in &shares {
-                let mut value = 0.0;
-                for (p, a) in rows {
-                    for (q, b) in columns {
-                        value += a * b * plane[p * from + q];
-                    }
-                }
-                out.push(value);
-            }
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::images::Images;
+    use crate::images::{Images, PIXELS};
 
     fn picture() -> Vec<u8> {
         // A slope, an edge, and something like grass.
@@ -418,9 +363,15 @@ mod tests {
                         / 20.0
                 })
                 .collect();
-            assert!(far[0] > 0.2 && far[4] > far[0], "{}: {far:?}", corruption.name());
-            let rising = far.windows(2).filter(|w| w[1] >= w[0] - 0.35).count();
-            assert_eq!(rising, 4, "{}: {far:?}", corruption.name());
+            assert!(far[0] > 0.2, "{}: {far:?}", corruption.name());
+            // Glass blurs the grass besides; colour is taken away first and added then; what is elastic loses one kind of shift and gets another.
+            let straight =
+                ![Corruption::GlassBlur, Corruption::Saturate, Corruption::Elastic].contains(&corruption);
+            if straight {
+                assert!(far[4] > far[0], "{}: {far:?}", corruption.name());
+                let rising = far.windows(2).filter(|w| w[1] >= w[0] - 0.35).count();
+                assert_eq!(rising, 4, "{}: {far:?}", corruption.name());
+            }
             let again = |seed| corruption.prepare(3).apply(&image, seed);
             assert_eq!(again(5), again(5));
         }
@@ -455,23 +406,6 @@ mod tests {
             .filter(|v| **v == 0 || **v == 255)
             .count();
         assert!((flipped as f64 / (10 * PIXELS) as f64 - 0.01).abs() < 0.002);
-    }
-
-    #[test]
-    fn filters_keep_a_gray_picture_and_the_mean() {
-        let gray = vec![0.5; PIXELS];
-        for y in [
-            blurred(&gray, 1.0),
-            filtered(&gray, &disk(1.5, 0.1)),
-            resized(&resized(&gray, 32, 20), 20, 32),
-        ] {
-            assert!(y.iter().all(|v| (v - 0.5).abs() < 1e-9));
-        }
-        let x: Vec<f64> = picture().iter().map(|v| f64::from(*v) / 255.0).collect();
-        let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
-        assert!((mean(&resized(&x, 32, 20)) - mean(&x)).abs() < 1e-12);
-        let cloud = plasma(2.0, &mut Rng::new(3));
-        assert!(cloud.iter().all(|v| (0.0..=1.0).contains(v)) && mean(&cloud) > 0.1 && mean(&cloud) < 0.9);
     }
 
     #[test]
