@@ -7,7 +7,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::error::{Error, Result};
-use crate::ops::{self, Order, Window};
+use crate::ops::{self, Precision, Window};
 
 /// Most groups that a batch of images is divided into.
 const GROUPS: usize = 16;
@@ -162,7 +162,9 @@ impl<B: Backend> NormalizedConv<B> {
     /// What the kernels make of the image that is stretched most.
     fn stretched(&self, matrix: Tensor<B, 3>) -> Tensor<B, 3> {
         let image = self.image.val().unsqueeze_dim::<5>(2);
-        ops::matmul(matrix, ops::unfold(image, self.window()))
+        let y = ops::convolve(matrix, image, self.window(), Precision::Full);
+        let [_, outputs, _, side, _] = y.dims();
+        y.reshape([1, outputs, side * side])
     }
 
     /// The layer after one more step of the power iteration.
@@ -196,14 +198,11 @@ impl<B: Backend> NormalizedConv<B> {
         Groups::of(x).map(|x| self.on_groups(x)).images()
     }
 
-    /// The same of images in groups: one product for each of them.
+    /// The same of images in groups.
     pub(crate) fn on_groups(&self, x: Tensor<B, 5>) -> Tensor<B, 5> {
-        let [groups, _, images, size, _] = x.dims();
         let scale = self.norm().div_scalar(self.bound).clamp_min(1.0).recip();
-        let matrix = (self.matrix() * scale.unsqueeze()).repeat_dim(0, groups);
-        let (outputs, side) = (matrix.dims()[1], size / self.stride);
-        let columns = ops::unfold(x, self.window());
-        ops::rough(matrix, columns, Order::Plain).reshape([groups, outputs, images, side, side])
+        let matrix = self.matrix() * scale.unsqueeze();
+        ops::convolve(matrix, x, self.window(), Precision::Rough)
     }
 
     /// The sum of the squared weights.
@@ -295,6 +294,49 @@ mod tests {
             let gradient = tracked.grad(&weighted.sum().backward()).unwrap();
             for (a, b) in numbers(gradient).iter().zip(numbers(back)) {
                 assert!((a - b).abs() < 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_are_those_of_windows_and_a_product() {
+        type N = burn::backend::NdArray<f64>;
+        fn of<B: Backend<Device: Default>>(matrix: &[f64], x: &[f64], window: Window) -> [Vec<f64>; 3] {
+            let tensor = |values: &[f64]| TensorData::new(values.to_vec(), [values.len()]);
+            let make = |values: &[f64]| {
+                Tensor::<Autodiff<B>, 1>::from_data(tensor(values), (&Default::default(), DType::F64))
+                    .require_grad()
+            };
+            let (matrix, x) = (make(matrix), make(x));
+            let square = window.kernel * window.kernel;
+            let y = ops::convolve(
+                matrix.clone().reshape([1, 4, 3 * square]),
+                x.clone().reshape([2, 3, 5, 6, 6]),
+                window,
+                Precision::Full,
+            );
+            // A cotangent with no symmetry.
+            let weights = Rng::new(5).normals(y.shape().num_elements());
+            let weights = TensorData::new(weights, y.shape());
+            let weights = Tensor::from_data(weights, (&Default::default(), DType::F64));
+            let grads = (y.clone() * weights).sum().backward();
+            let numbers = |t: Tensor<B, 1>| t.to_data().iter::<f64>().collect();
+            [
+                y.to_data().iter::<f64>().collect(),
+                numbers(matrix.grad(&grads).unwrap()),
+                numbers(x.grad(&grads).unwrap()),
+            ]
+        }
+        for (kernel, stride) in [(3, 1), (3, 2), (1, 1), (1, 2), (5, 1), (5, 2), (13, 1)] {
+            let window = Window { kernel, stride };
+            let matrix = Rng::new(1).normals(4 * 3 * kernel * kernel);
+            let x = Rng::new(2).normals(2 * 3 * 5 * 36);
+            let (ours, plain) = (of::<Flex>(&matrix, &x, window), of::<N>(&matrix, &x, window));
+            for (ours, plain) in ours.iter().zip(&plain) {
+                assert_eq!(ours.len(), plain.len());
+                for (a, b) in ours.iter().zip(plain) {
+                    assert!((a - b).abs() < 1e-10, "{kernel} {stride}: {a} {b}");
+                }
             }
         }
     }

@@ -64,7 +64,25 @@ macro_rules! on_gpus {
     };
 }
 
+/// Runs `work` in the precision of the tensor; anything but f32 and f64 is our own mistake to have let in.
+macro_rules! in_precision {
+    ($tensor:expr, $t:ident => $work:expr) => {
+        match $tensor.dtype() {
+            DType::F64 => {
+                type $t = f64;
+                $work
+            }
+            _ => {
+                type $t = f32;
+                $work
+            }
+        }
+    };
+}
+
+mod convolve;
 mod linear;
+pub(crate) use convolve::convolve;
 pub(crate) use linear::{Linear, Strips, Window, embed, exchanged, fold, skew, strips, unfold};
 
 /// `F(x)` of a monotone layer.
@@ -400,22 +418,6 @@ fn values<T: Real + Element + bytemuck::Pod>(tensor: &Flat) -> std::borrow::Cow<
 
 fn tensor<T: Element>(values: Vec<T>, shape: impl Into<burn::tensor::Shape>) -> Flat {
     Flat::from_data(TensorData::new(values, shape))
-}
-
-/// Runs `work` in the precision of the tensor; anything but f32 and f64 is our own mistake to have let in.
-macro_rules! in_precision {
-    ($tensor:expr, $t:ident => $work:expr) => {
-        match $tensor.dtype() {
-            DType::F64 => {
-                type $t = f64;
-                $work
-            }
-            _ => {
-                type $t = f32;
-                $work
-            }
-        }
-    };
 }
 
 type MonLipTape = Typed<kernel::monlip::Tape<f32>, kernel::monlip::Tape<f64>>;

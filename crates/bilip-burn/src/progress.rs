@@ -11,9 +11,11 @@ const BETWEEN_LINES: Duration = Duration::from_secs(30);
 /// Time between two looks at the steps of an epoch.
 const BETWEEN_STEPS: Duration = Duration::from_secs(1);
 
-/// Shows the epochs of a run on standard error.
-pub(crate) struct Progress {
+/// Shows on standard error how far long work is.
+pub struct Progress {
     bar: ProgressBar,
+    /// What is counted.
+    what: &'static str,
     /// When the bar was last changed.
     changed: Instant,
     /// Where standard error is no terminal.
@@ -22,19 +24,20 @@ pub(crate) struct Progress {
 
 struct Log {
     started: Instant,
-    /// The last line, and the last one about an epoch.
+    /// The last line, and the last one about a whole part.
     last: Instant,
-    last_epoch: Instant,
-    first_epoch: u64,
+    last_part: Instant,
+    first_part: u64,
 }
 
 impl Progress {
-    /// Of a run of so many epochs, some of which are done already.
-    pub(crate) fn new(shown: bool, done: usize, epochs: usize) -> Self {
+    /// Of so many epochs, or what else is counted, some of which are done already.
+    pub fn new(shown: bool, done: usize, count: usize, what: &'static str) -> Self {
         let bar = if shown {
-            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} epochs{prefix}{msg}, {eta} left")
-                .unwrap_or_else(|_| ProgressStyle::default_bar());
-            ProgressBar::new(epochs as u64).with_style(style)
+            let template = format!("{{bar:30}} {{pos}}/{{len}} {what}{{prefix}}{{msg}}, {{eta}} left");
+            let style =
+                ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::new(count as u64).with_style(style)
         } else {
             ProgressBar::hidden()
         };
@@ -43,18 +46,19 @@ impl Progress {
         let log = (shown && !std::io::stderr().is_terminal()).then_some(Log {
             started: now,
             last: now,
-            last_epoch: now,
-            first_epoch: done as u64,
+            last_part: now,
+            first_part: done as u64,
         });
         Progress {
             bar,
+            what,
             changed: now,
             log,
         }
     }
 
-    /// So many steps of the current epoch have been taken or are on their way.
-    pub(crate) fn step(&mut self, step: usize, steps: usize) {
+    /// So many steps of the current one have been taken or are on their way.
+    pub fn step(&mut self, step: usize, steps: usize) {
         if self.changed.elapsed() < BETWEEN_STEPS {
             return;
         }
@@ -64,32 +68,36 @@ impl Progress {
             && log.last.elapsed() >= BETWEEN_LINES
         {
             log.last = Instant::now();
-            let (done, epochs) = (self.bar.position(), self.bar.length().unwrap_or(0));
-            eprintln!("{done}/{epochs} epochs{here}");
+            let (done, count) = (self.bar.position(), self.bar.length().unwrap_or(0));
+            eprintln!("{done}/{count} {}{here}", self.what);
         }
         self.bar.set_prefix(here);
     }
 
-    /// One more epoch is done.
-    pub(crate) fn epoch(&mut self, message: String) {
+    /// One more is done; the message says what came of it.
+    pub fn advance(&mut self, message: &str) {
         self.bar.inc(1);
         self.bar.set_prefix("");
         self.changed = Instant::now();
         if let Some(log) = &mut self.log
-            && log.last_epoch.elapsed() >= BETWEEN_LINES
+            && log.last_part.elapsed() >= BETWEEN_LINES
         {
             log.last = Instant::now();
-            log.last_epoch = log.last;
-            let (done, epochs) = (self.bar.position(), self.bar.length().unwrap_or(0));
-            let each = log.started.elapsed().as_secs_f64() / (done - log.first_epoch) as f64;
-            let left = Duration::from_secs_f64(each * epochs.saturating_sub(done) as f64);
-            eprintln!("{done}/{epochs} epochs, {message}, {} left", HumanDuration(left));
+            log.last_part = log.last;
+            let (done, count) = (self.bar.position(), self.bar.length().unwrap_or(0));
+            let each = log.started.elapsed().as_secs_f64() / (done - log.first_part) as f64;
+            let left = Duration::from_secs_f64(each * count.saturating_sub(done) as f64);
+            eprintln!(
+                "{done}/{count} {}, {message}, {} left",
+                self.what,
+                HumanDuration(left)
+            );
         }
         self.bar.set_message(format!(", {message}"));
     }
 
-    /// The run is over.
-    pub(crate) fn finish(self) {
+    /// All is done: nothing is shown any more.
+    pub fn finish(self) {
         self.bar.finish_and_clear();
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bilip::{Bounds, Rng};
 use burn::grad_clipping::GradientClippingConfig;
-use burn::module::AutodiffModule;
+use burn::module::{AutodiffModule, Module, ModuleVisitor, Param};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{GradientsParams, Optimizer, SgdConfig};
 use burn::tensor::activation::log_softmax;
@@ -134,6 +134,8 @@ pub struct Epoch {
 pub struct Trained<M> {
     /// The model after the last epoch.
     pub model: M,
+    /// How many of its numbers are trained; it may store others.
+    pub parameters: usize,
     /// Every epoch, those before a resumption included.
     pub history: Vec<Epoch>,
     /// Whether patience ran out before the epochs did.
@@ -149,6 +151,24 @@ impl<M> Trained<M> {
     pub fn csv(&self) -> String {
         csv(&self.history)
     }
+}
+
+/// How many numbers of a model a step changes.
+fn trained_numbers<B: AutodiffBackend>(model: &impl Module<B>) -> usize {
+    struct Count(usize);
+    impl<B: AutodiffBackend> ModuleVisitor<B> for Count {
+        fn visit_float<const D: usize>(&mut self, parameter: &Param<Tensor<B, D>>) {
+            let tensor = parameter.val();
+            self.0 += if tensor.is_require_grad() {
+                tensor.shape().num_elements()
+            } else {
+                0
+            };
+        }
+    }
+    let mut count = Count(0);
+    model.visit(&mut count);
+    count.0
 }
 
 fn csv(history: &[Epoch]) -> String {
@@ -339,7 +359,7 @@ where
     let seconds_before = state.seconds;
     let resident = Resident::<B>::new(table, config.loss, &device);
     let held_out = validation.map(|table| Resident::<B::InnerBackend>::new(table, config.loss, &device));
-    let mut progress = Progress::new(config.progress, state.history.len(), config.epochs);
+    let mut progress = Progress::new(config.progress, state.history.len(), config.epochs, "epochs");
     let mut metrics_clock = Instant::now();
     if let Some(path) = &config.metrics {
         // A place that cannot be written is better known before the work than after it.
@@ -402,7 +422,7 @@ where
             rate,
             bounds,
         });
-        progress.epoch(format!(
+        progress.advance(&format!(
             "loss {:.3e}{}, {:.2} ms a step",
             sum / table.rows() as f64,
             bounds.map_or(String::new(), |b| format!(
@@ -434,6 +454,7 @@ where
     }
     progress.finish();
     Ok(Trained {
+        parameters: trained_numbers::<B>(&model),
         model,
         history: state.history,
         stopped_early,

@@ -261,7 +261,7 @@ fn store<B: AutodiffBackend, M: burn::module::Module<B>>(
     let last = trained.history.last();
     Ok(Fitted {
         model,
-        parameters: trained.model.num_params(),
+        parameters: trained.parameters,
         epochs: trained.history.len(),
         stopped_early: trained.stopped_early,
         train_loss: last.map_or(f64::NAN, |e| e.train_loss),

@@ -9,6 +9,7 @@ use bilip::faer::{Accum, MatMut, MatRef, Par};
 
 pub(crate) mod adam;
 pub(crate) mod cayley;
+pub(crate) mod convolution;
 pub(crate) mod monlip;
 
 /// Runs `work` on `0..count`, in parallel when `flops` says that it pays, results in order.

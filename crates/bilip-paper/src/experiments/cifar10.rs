@@ -8,7 +8,7 @@ use bilip_burn::{
     Accumulation, Augment, ConvFeatures, ConvFeaturesConfig, GpConfig, GpNet, Loss, OnDevice, OptimizerKind,
     Predict, TrainConfig, WideResNetConfig, data, train,
 };
-use burn::module::{AutodiffModule, Module, ModuleDisplay};
+use burn::module::{AutodiffModule, ModuleDisplay};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor, TensorData};
 use rayon::prelude::*;
@@ -200,7 +200,7 @@ impl Work<'_> {
         };
         let trained = train::<B, _>(net, self.table, None, &settings)?;
         let loss = trained.history.last().map_or(f64::NAN, |e| e.train_loss);
-        let parameters = trained.model.num_params();
+        let parameters = trained.parameters;
         let net = trained.model.valid();
         let head = net.posterior(self.table, Loss::CrossEntropy, RIDGE, Accumulation::Exact, device)?;
         let features = net.net().clone();

@@ -5,7 +5,7 @@ use bilip_burn::{
     BiLipNetConfig, BoundsMode, Icnn, Mlp, MonLipConfig, OnDevice, PartialConfig, PartialPlNet, PlNet,
     Predict, Quadratic, ResidualConfig, ResidualNet, Schedule, TrainConfig, Trained, data, train,
 };
-use burn::module::{AutodiffModule, Module};
+use burn::module::AutodiffModule;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor, TensorData};
 
@@ -189,7 +189,7 @@ fn train_model<B: AutodiffBackend>(
                 map: Some(Box::new(move |x| Ok(b.forward(x)?))),
                 claimed: Some(frozen.claim()),
                 certified: certificate.certified().filter(|_| certificate.holds()),
-                parameters: trained.model.num_params(),
+                parameters: trained.parameters,
                 network: Some(Network::MonLip(frozen)),
             }
         }
@@ -204,7 +204,7 @@ fn train_model<B: AutodiffBackend>(
                 map: Some(Box::new(move |x| Ok(b.forward(x)?))),
                 claimed: Some(frozen.net().claim()),
                 certified: certificate.certified().filter(|_| certificate.holds()),
-                parameters: trained.model.num_params(),
+                parameters: trained.parameters,
                 network: Some(Network::PlNet(frozen)),
             }
         }
@@ -216,7 +216,7 @@ fn train_model<B: AutodiffBackend>(
             let model = trained.model.valid();
             Fitted {
                 map: Some(in_blocks(model.net().clone(), n, device)),
-                parameters: trained.model.num_params(),
+                parameters: trained.parameters,
                 predict: in_blocks(model, n, device),
                 network: None,
                 claimed: None,
@@ -227,7 +227,7 @@ fn train_model<B: AutodiffBackend>(
             let model = Icnn::<B>::new(n, &config.hidden, seed, device, DType::F32)?;
             let trained = fit(model, table, experiment, job)?;
             Fitted {
-                parameters: trained.model.num_params(),
+                parameters: trained.parameters,
                 predict: in_blocks(trained.model.valid(), n, device),
                 map: None,
                 network: None,
@@ -252,13 +252,13 @@ fn train_model<B: AutodiffBackend>(
             let net = residual.init::<B>(device)?;
             if table.columns().2 == 1 && n > 1 {
                 let trained = fit(Quadratic::new(net), table, experiment, job)?;
-                let parameters = trained.model.num_params();
+                let parameters = trained.parameters;
                 let model = trained.model.valid();
                 let net = model.net().clone();
                 residual_fitted(net, in_blocks(model, n, device), n, parameters, device)
             } else {
                 let trained = fit(net, table, experiment, job)?;
-                let parameters = trained.model.num_params();
+                let parameters = trained.parameters;
                 let net = trained.model.valid();
                 residual_fitted(net.clone(), in_blocks(net, n, device), n, parameters, device)
             }
@@ -334,5 +334,5 @@ fn train_partial<B: AutodiffBackend>(
     };
     let model = PartialPlNet::new(config.init::<B>(device)?);
     let trained = fit(model, table, experiment, job)?;
-    Ok((trained.model.freeze()?, trained.model.num_params()))
+    Ok((trained.model.freeze()?, trained.parameters))
 }

@@ -140,8 +140,8 @@ impl Work<'_> {
             loss: Loss::CrossEntropy,
             ..fit::settings(self.experiment, self.job)
         };
-        let trained = train::<B, _>(net, self.table, None, &settings)?.model;
-        let parameters = trained.num_params();
+        let trained = train::<B, _>(net, self.table, None, &settings)?;
+        let (trained, parameters) = (trained.model, trained.parameters);
         // Without dropout.
         let fixed = trained.valid();
         let head = fixed.posterior(self.table, Loss::CrossEntropy, RIDGE, Accumulation::Exact, device)?;
