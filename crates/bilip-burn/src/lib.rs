@@ -46,6 +46,7 @@ pub use normalized::{NormalizedConv, NormalizedConvConfig};
 pub use partial::{PartialBiLipNet, PartialConfig};
 pub use potential::{PartialPlNet, PlNet, Quadratic};
 pub use predict::Predict;
+pub use progress::Progress;
 pub use published::PublishedBiLipNet;
 pub use schedule::Schedule;
 pub use spectral::{Normalization, NormalizedLinear};

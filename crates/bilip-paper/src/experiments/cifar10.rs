@@ -6,7 +6,7 @@ use std::path::Path;
 use bilip::{BiLipschitz, Bounds, GpHead, InverseOptions, Rng, metrics};
 use bilip_burn::{
     Accumulation, Augment, ConvFeatures, ConvFeaturesConfig, GpConfig, GpNet, Loss, OnDevice, OptimizerKind,
-    Predict, TrainConfig, WideResNetConfig, data, train,
+    Predict, Progress, TrainConfig, WideResNetConfig, data, train,
 };
 use burn::module::{AutodiffModule, ModuleDisplay};
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -299,19 +299,28 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
             sample: &sample,
         })??;
         let proof = trained.proof.take().map(|proof| scope.spawn(proof));
+        let mut progress = Progress::new(
+            experiment.settings.progress,
+            0,
+            kinds.len() + 1,
+            "sets of test images",
+        );
         let clean = quality(&trained, &test)?;
+        progress.advance(&format!("accuracy {:.4}", clean[0]));
         let mut spoilt = Spoilt {
             accuracies: BTreeMap::new(),
             means: [0.0; 3],
         };
-        for ((corruption, _), set) in kinds.iter().zip(joined(sets)?) {
+        for ((corruption, severity), set) in kinds.iter().zip(joined(sets)?) {
             let found = quality(&trained, &set)?;
+            progress.advance(&format!("{} {severity}: {:.4}", corruption.name(), found[0]));
             for (mean, value) in spoilt.means.iter_mut().zip(found) {
                 *mean += value / kinds.len() as f64;
             }
             let name = corruption.name().to_string();
             spoilt.accuracies.entry(name).or_default().push(found[0]);
         }
+        progress.finish();
         let proof = proof.map(|thread| joined(thread)?).transpose()?;
         Ok::<_, Error>((trained, clean, spoilt, proof))
     })?;
@@ -377,7 +386,7 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
     )?;
     result.figures.push((
         "corruptions".into(),
-        "Accuracy on test images spoilt in eleven ways, seed 0.".into(),
+        "Accuracy on test images spoilt in seventeen ways, seed 0.".into(),
     ));
     if experiment.settings.quick && experiment.settings.data.is_none() {
         result
