@@ -51,3 +51,20 @@ pub(crate) fn map<R: Send>(count: usize, work: impl Fn(usize) -> R + Sync + Send
     }
     (0..count).map(work).collect()
 }
+
+/// Runs `work` on every piece, in parallel if that pays: at so many operations a piece.
+pub(crate) fn for_each<P: Send>(pieces: Vec<P>, flops: usize, work: impl Fn(usize, P) + Sync + Send) {
+    #[cfg(feature = "rayon")]
+    if pieces.len() > 1 && pieces.len() * flops >= 1 << 20 && threads() > 1 {
+        use rayon::prelude::*;
+        // Less than a hundred thousand operations are not worth handing over.
+        let together = ((1 << 17) / flops.max(1)).max(1);
+        return (pieces.into_par_iter().enumerate())
+            .with_min_len(together)
+            .for_each(|(k, piece)| work(k, piece));
+    }
+    let _ = flops;
+    for (k, piece) in pieces.into_iter().enumerate() {
+        work(k, piece);
+    }
+}

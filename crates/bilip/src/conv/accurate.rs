@@ -8,6 +8,7 @@ use super::fourier::around;
 use super::inverse::{Rounding, Sizes};
 use super::{Complex, ConvMonLip};
 use crate::certificate::Norms;
+use crate::parallel;
 use crate::real::UNIT_ROUNDOFF;
 use crate::rounding::{
     Pair, activate, add_product, double_gamma, norm, renormalize, sqrt_pair, times, two_sum,
@@ -142,11 +143,14 @@ impl Spectrum {
     /// Adds the products of matrices, or of their adjoints, and another spectrum.
     fn add<'a>(
         &mut self,
-        matrix: impl Fn(usize) -> (MatRef<'a, f64>, MatRef<'a, f64>),
+        matrix: impl Fn(usize) -> (MatRef<'a, f64>, MatRef<'a, f64>) + Sync + Send,
         adjoint: bool,
         x: &Spectrum,
     ) {
-        for f in 0..self.re.len() {
+        // Some twenty operations for each of four products of numbers.
+        let flops = 80 * self.re[0].hi.len() * x.re[0].hi.len();
+        let pieces = self.re.iter_mut().zip(&mut self.im).collect();
+        parallel::for_each(pieces, flops, |f, (to_re, to_im): (&mut Pair, &mut Pair)| {
             let (re, im) = matrix(f);
             let (re, im, sign) = match adjoint {
                 true => (re.transpose(), im.transpose(), -1.0),
@@ -155,13 +159,13 @@ impl Spectrum {
             let add = |m: MatRef<'_, f64>, x: &Pair, to: &mut Pair| {
                 add_product(m, &x.hi, &x.lo, &mut to.hi, &mut to.lo);
             };
-            add(re, &x.re[f], &mut self.re[f]);
-            add(im, &signed(&x.im[f], -sign), &mut self.re[f]);
-            add(re, &x.im[f], &mut self.im[f]);
-            add(im, &signed(&x.re[f], sign), &mut self.im[f]);
-            renormalize(&mut self.re[f]);
-            renormalize(&mut self.im[f]);
-        }
+            add(re, &x.re[f], to_re);
+            add(im, &signed(&x.im[f], -sign), to_re);
+            add(re, &x.im[f], to_im);
+            add(im, &signed(&x.re[f], sign), to_im);
+            renormalize(to_re);
+            renormalize(to_im);
+        });
     }
 }
 
@@ -190,8 +194,7 @@ impl<'a> Accurate<'a> {
     fn spectrum(&self, images: &Pair, channels: usize) -> Spectrum {
         let fourier = &self.layer.fourier;
         let (s, half) = (fourier.size, self.half());
-        let mut out = Spectrum::zeros(fourier.frequencies.len(), channels);
-        for n in 0..channels {
+        let transformed = parallel::map(channels, |n| {
             // Along the image's rows, [row, frequency].
             let (mut re, mut im) = (Pair::zeros(s * half), Pair::zeros(s * half));
             for p in 0..s {
@@ -217,6 +220,10 @@ impl<'a> Accurate<'a> {
                 renormalize(&mut z_im);
                 columns.push((z_re, z_im));
             }
+            columns
+        });
+        let mut out = Spectrum::zeros(fourier.frequencies.len(), channels);
+        for (n, columns) in transformed.iter().enumerate() {
             for (f, &(i, j)) in fourier.frequencies.iter().enumerate() {
                 let (re, im) = &columns[j];
                 (out.re[f].hi[n], out.re[f].lo[n]) = (re.hi[i], re.lo[i]);
@@ -233,8 +240,8 @@ impl<'a> Accurate<'a> {
         let (s, half) = (fourier.size, self.half());
         let channels = spectrum.re[0].hi.len();
         let pixels = s * s;
-        let mut out = Pair::zeros(channels * pixels);
-        for n in 0..channels {
+        let planes = parallel::map(channels, |n| {
+            let mut out = Pair::zeros(pixels);
             let (mut re, mut im) = (Pair::zeros(s * half), Pair::zeros(s * half));
             for j in 0..half {
                 // A frequency that stands for its conjugate too counts twice.
@@ -262,8 +269,13 @@ impl<'a> Accurate<'a> {
                 self.cos.add(&a, 1.0, &mut row);
                 self.sin.add(&b, -1.0, &mut row);
                 renormalize(&mut row);
-                scatter(&row, &mut out, n * pixels + p * s, 1);
+                scatter(&row, &mut out, p * s, 1);
             }
+            out
+        });
+        let mut out = Pair::zeros(channels * pixels);
+        for (n, plane) in planes.iter().enumerate() {
+            scatter(plane, &mut out, n * pixels, 1);
         }
         scaled(&out, divided((1.0, 0.0), pixels as f64))
     }

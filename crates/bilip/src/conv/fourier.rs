@@ -6,6 +6,7 @@
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 
+use crate::parallel;
 use crate::real::Real;
 
 /// A complex matrix by its parts.
@@ -125,12 +126,15 @@ impl<T: Real> Spectrum<T> {
         &mut self,
         to: std::ops::Range<usize>,
         factor: T,
-        matrix: impl Fn(usize) -> (MatRefPair<'a, T>, bool),
+        matrix: impl Fn(usize) -> (MatRefPair<'a, T>, bool) + Sync + Send,
         other: &Spectrum<T>,
         from: std::ops::Range<usize>,
     ) {
-        let size = self.channels * self.rows;
-        for f in 0..self.re.len() / size.max(1) {
+        let (channels, rows) = (self.channels, self.rows);
+        let flops = 8 * to.len() * from.len() * rows;
+        let size = (channels * rows).max(1);
+        let pieces = self.re.chunks_mut(size).zip(self.im.chunks_mut(size)).collect();
+        parallel::for_each(pieces, flops, |f, (re, im)| {
             let ((a_re, a_im), adjoint) = matrix(f);
             let (x_re, x_im) = (
                 other.part(&other.re, f, from.clone()),
@@ -140,10 +144,8 @@ impl<T: Real> Spectrum<T> {
                 true => (a_re.transpose(), a_im.transpose(), -factor),
                 false => (a_re, a_im, factor),
             };
-            let range = f * size..(f + 1) * size;
-            let mut y_re =
-                MatMut::from_column_major_slice_mut(&mut self.re[range.clone()], self.channels, self.rows);
-            let mut y_im = MatMut::from_column_major_slice_mut(&mut self.im[range], self.channels, self.rows);
+            let mut y_re = MatMut::from_column_major_slice_mut(re, channels, rows);
+            let mut y_im = MatMut::from_column_major_slice_mut(im, channels, rows);
             let add = |y: &mut MatMut<'_, T>, a: MatRef<'_, T>, x: MatRef<'_, T>, factor: T| {
                 let y = y.as_mut().subrows_mut(to.start, to.len());
                 matmul(y, Accum::Add, a, x, factor, Par::Seq);
@@ -152,7 +154,7 @@ impl<T: Real> Spectrum<T> {
             add(&mut y_re, a_im, x_im, -sign);
             add(&mut y_im, a_re, x_im, factor);
             add(&mut y_im, a_im, x_re, sign);
-        }
+        });
     }
 }
 
@@ -219,28 +221,45 @@ impl<T: Real> Fourier<T> {
     pub(crate) fn forward(&self, images: &[T], channels: usize) -> Spectrum<T> {
         let (s, half) = (self.size, self.half());
         let rows = images.len() / (channels * s * s).max(1);
-        let mut out = Spectrum::zeros(self.frequencies.len(), channels, rows);
-        let (mut a_re, mut a_im) = (Mat::<T>::zeros(half, s), Mat::<T>::zeros(half, s));
-        let (mut z_re, mut z_im) = (Mat::<T>::zeros(half, s), Mat::<T>::zeros(half, s));
+        let all = self.frequencies.len();
         let one = T::one();
-        for (n, image) in images.chunks_exact(s * s).enumerate() {
+        // Image by image first, every one at all frequencies.
+        let (mut re, mut im) = (
+            vec![T::zero(); rows * channels * all],
+            vec![T::zero(); rows * channels * all],
+        );
+        let pieces = re.chunks_mut(all).zip(im.chunks_mut(all)).collect();
+        parallel::for_each(pieces, self.flops(), |n, (re, im): (&mut [T], &mut [T])| {
+            let (mut a_re, mut a_im) = (Mat::<T>::zeros(half, s), Mat::<T>::zeros(half, s));
+            let (mut z_re, mut z_im) = (Mat::<T>::zeros(half, s), Mat::<T>::zeros(half, s));
             // Columns are the image's rows.
-            let x = MatRef::from_column_major_slice(image, s, s);
+            let x = MatRef::from_column_major_slice(&images[n * s * s..(n + 1) * s * s], s, s);
             set(&mut a_re, self.cos.subrows(0, half), x, one);
             set(&mut a_im, self.sin.subrows(0, half), x, -one);
             set(&mut z_re, a_re.as_ref(), self.cos.as_ref(), one);
             add(&mut z_re, a_im.as_ref(), self.sin.as_ref(), one);
             set(&mut z_im, a_im.as_ref(), self.cos.as_ref(), one);
             add(&mut z_im, a_re.as_ref(), self.sin.as_ref(), -one);
-            let (row, channel) = (n / channels, n % channels);
             for (f, &(i, j)) in self.frequencies.iter().enumerate() {
-                let at = (f * rows + row) * channels + channel;
-                out.re[at] = z_re[(j, i)];
+                re[f] = z_re[(j, i)];
                 // Exactly real where it has to be.
-                out.im[at] = if self.is_real(f) { T::zero() } else { z_im[(j, i)] };
+                im[f] = if self.is_real(f) { T::zero() } else { z_im[(j, i)] };
             }
-        }
+        });
+        let mut out = Spectrum::zeros(all, channels, rows);
+        let size = (rows * channels).max(1);
+        let pieces = out.re.chunks_mut(size).zip(out.im.chunks_mut(size)).collect();
+        parallel::for_each(pieces, 2 * size, |f, (to_re, to_im): (&mut [T], &mut [T])| {
+            for (n, (to_re, to_im)) in to_re.iter_mut().zip(to_im).enumerate() {
+                (*to_re, *to_im) = (re[n * all + f], im[n * all + f]);
+            }
+        });
         out
+    }
+
+    /// Operations of the transform of an image, about.
+    fn flops(&self) -> usize {
+        12 * self.half() * self.size * self.size
     }
 
     /// The images of a spectrum.
@@ -248,8 +267,6 @@ impl<T: Real> Fourier<T> {
         let (s, half) = (self.size, self.half());
         let (channels, rows) = (spectrum.channels, spectrum.rows);
         let mut images = vec![T::zero(); rows * channels * s * s];
-        let (mut z_re, mut z_im) = (Mat::<T>::zeros(half, s), Mat::<T>::zeros(half, s));
-        let (mut y_re, mut y_im) = (Mat::<T>::zeros(half, s), Mat::<T>::zeros(half, s));
         let one = T::one();
         // A frequency that stands for its conjugate too counts twice.
         let weight = |j: usize| {
@@ -258,7 +275,10 @@ impl<T: Real> Fourier<T> {
         };
         let scaled = |m: &Mat<T>| Mat::from_fn(s, half, |q, j| weight(j) * m[(q, j)]);
         let (back_cos, back_sin) = (scaled(&self.cos), scaled(&self.sin));
-        for (n, image) in images.chunks_exact_mut(s * s).enumerate() {
+        let pieces = images.chunks_mut(s * s).collect();
+        parallel::for_each(pieces, self.flops(), |n, image: &mut [T]| {
+            let (mut z_re, mut z_im) = (Mat::<T>::zeros(half, s), Mat::<T>::zeros(half, s));
+            let (mut y_re, mut y_im) = (Mat::<T>::zeros(half, s), Mat::<T>::zeros(half, s));
             let (row, channel) = (n / channels, n % channels);
             for i in 0..s {
                 for j in 0..half {
@@ -286,7 +306,7 @@ impl<T: Real> Fourier<T> {
                 Par::Seq,
             );
             matmul(x, Accum::Add, back_sin.as_ref(), y_im.as_ref(), -one, Par::Seq);
-        }
+        });
         images
     }
 }
