@@ -8,6 +8,7 @@ mod describe;
 mod export;
 mod fit;
 mod import;
+mod memory;
 mod model;
 mod onnx;
 mod plot;
@@ -31,6 +32,7 @@ pub enum Outcome {
 }
 
 fn main() -> ExitCode {
+    memory::keep();
     let result = match Cli::parse().command {
         Command::Fit(args) => fit::run(&args),
         Command::Eval(args) => apply::eval(&args),
