@@ -6,7 +6,7 @@ use bilip_burn::{
     data, train,
 };
 use burn::backend::{Autodiff, Flex};
-use burn::module::AutodiffModule;
+use burn::module::{AutodiffModule, Module};
 use burn::tensor::{DType, Tensor, TensorData};
 
 type B = Autodiff<Flex>;
@@ -82,6 +82,10 @@ fn a_small_image_classifier_learns_and_keeps_its_guarantee() {
         clock.elapsed().as_secs_f64(),
         trained.history.iter().map(|e| e.train_loss).collect::<Vec<_>>()
     );
+    // Stored, not trained: Fourier tables of 34, 10 and 4 frequencies, images of power iterations, projection, random features, moving means and variances.
+    let tables = 2 * (34 * (64 + 64 + 9) + 10 * (16 + 16 + 9) + 4 * (4 + 4 + 9));
+    let fixed = tables + (3 + 16 + 16) * 64 + 32 * 16 + 64 * 16 + (16 + 1) * 64 + 2 * 64;
+    assert_eq!(trained.parameters, trained.model.num_params() - fixed);
     let net = trained.model.valid();
     let head = net
         .posterior(&training, Loss::CrossEntropy, 1.0, Accumulation::Exact, &device)

@@ -248,7 +248,7 @@ where
     Ok(trained)
 }
 
-fn store<B: AutodiffBackend, M: burn::module::Module<B>>(
+fn store<M>(
     digits: Digits,
     trained: &Trained<M>,
     single: impl Fn(&M) -> Result<Network<f32>>,
