@@ -13,7 +13,6 @@ use crate::args;
 use crate::table::print;
 
 pub fn run(args: &args::Repro) -> Result<Outcome> {
-    args.device.check()?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     if args.name == "report" {
         let folder = args.out.clone().unwrap_or_else(|| PathBuf::from("results"));
@@ -66,6 +65,7 @@ pub fn run(args: &args::Repro) -> Result<Outcome> {
                 .into_iter()
                 .find(|j| j.id() == *id)
                 .with_context(|| format!("--job {id}: there is none of that name"))?;
+            args.device.check()?;
             experiment.run(&job)?;
             continue;
         }
@@ -123,6 +123,10 @@ fn run_jobs(args: &args::Repro, name: &str, out: &Path, experiment: &Experiment)
     let mut done = finished.len();
     if done > 0 {
         eprintln!("{name}: {done} of {count} runs are there already");
+    }
+    if !waiting.is_empty() {
+        // What is there can be gathered without the device it came from.
+        args.device.check()?;
     }
     if args.jobs == 1 {
         for job in waiting {

@@ -674,6 +674,12 @@ fn experiments_run_in_their_short_version_and_make_a_page() {
     let mean = |key: &str| step["summary"][key]["mean"].as_f64().unwrap();
     assert!(mean("certified_mu") >= 0.1 && mean("certified_nu") <= 10.0);
     assert!(mean("slope_min") >= 0.1 * (1.0 - 1e-9) && mean("slope_max") <= 10.0 * (1.0 + 1e-9));
+    // What was trained on images is kept.
+    assert!(
+        place
+            .path("out/cifar10/models/bilipnet_0.65_-seed0.mpk")
+            .is_file()
+    );
     // A second time nothing is trained.
     let again = place.run("repro step --quick --seeds 1 --out out/step");
     assert!(

@@ -1,6 +1,7 @@
 //! CIFAR-10, clean and spoilt: a bi-Lipschitz image network under a Gaussian process.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use bilip::{BiLipschitz, Bounds, GpHead, InverseOptions, Rng, metrics};
@@ -8,7 +9,8 @@ use bilip_burn::{
     Accumulation, Augment, ConvFeatures, ConvFeaturesConfig, GpConfig, GpNet, Loss, OnDevice, OptimizerKind,
     Predict, Progress, TrainConfig, WideResNetConfig, data, train,
 };
-use burn::module::{AutodiffModule, ModuleDisplay};
+use burn::module::{AutodiffModule, Module, ModuleDisplay};
+use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Recorder};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor, TensorData};
 use rayon::prelude::*;
@@ -202,6 +204,7 @@ impl Work<'_> {
         let loss = trained.history.last().map_or(f64::NAN, |e| e.train_loss);
         let parameters = trained.parameters;
         let net = trained.model.valid();
+        self.keep::<B::InnerBackend, _>(&net)?;
         let head = net.posterior(self.table, Loss::CrossEntropy, RIDGE, Accumulation::Exact, device)?;
         let features = net.net().clone();
         let place = device.clone();
@@ -214,6 +217,15 @@ impl Work<'_> {
             loss,
         };
         Ok((features, rest))
+    }
+
+    /// Writes the trained network and its head as a record that Burn reads.
+    fn keep<B: Backend, M: Module<B>>(&self, net: &M) -> Result<()> {
+        let path = self.experiment.model_file(self.job).with_extension("mpk");
+        let bytes = NamedMpkBytesRecorder::<FullPrecisionSettings>::default()
+            .record::<M::Record>(net.clone().into_record(), ())
+            .map_err(|e| Error::config(path.display().to_string(), e.to_string()))?;
+        files::write(&path, &bytes)
     }
 }
 
@@ -265,6 +277,11 @@ fn quality(trained: &Trained, images: &Images) -> Result<[f64; 3]> {
     ])
 }
 
+/// The short version looks at one severity.
+fn severities(quick: bool) -> RangeInclusive<usize> {
+    if quick { 3..=3 } else { 1..=SEVERITIES }
+}
+
 /// Accuracies by corruption, and the means over all of them.
 struct Spoilt {
     accuracies: BTreeMap<String, Vec<f64>>,
@@ -276,13 +293,8 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let labels = training.labels.iter().map(|l| f64::from(*l)).collect();
     let table = data::Table::new(normalized(&training.pixels), PIXELS, labels, 1)?;
     let sample = normalized(&test.first(SAMPLE).pixels);
-    // The short version looks at one severity.
-    let severities = match experiment.settings.quick {
-        true => 3..=3,
-        false => 1..=SEVERITIES,
-    };
     let kinds: Vec<(Corruption, usize)> = (Corruption::ALL.iter())
-        .flat_map(|c| severities.clone().map(|severity| (*c, severity)))
+        .flat_map(|c| severities(experiment.settings.quick).map(|severity| (*c, severity)))
         .collect();
     let (trained, clean, spoilt, proof) = std::thread::scope(|scope| {
         // The processor has nothing else to do while a GPU trains.
@@ -364,29 +376,41 @@ fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> Result<T> {
 }
 
 pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
-    let mut panels = Vec::new();
-    for run in result.runs.iter().filter(|r| r.seed == 0) {
-        let mut panel = Panel::new(run.model.clone(), "severity", "accuracy").y_range(0.0, 1.0);
-        for (k, corruption) in Corruption::ALL.iter().enumerate() {
-            let Some(values) = run.series.get(corruption.name()) else {
-                continue;
-            };
-            let line: Vec<(f64, f64)> = (1..).map(f64::from).zip(values.iter().copied()).collect();
-            panel.push(match line.len() {
-                1 => Mark::points(line, k).labelled(corruption.name()),
-                _ => Mark::line(line, k).labelled(corruption.name()),
-            });
+    let severities = severities(experiment.settings.quick);
+    let line = |run: &JobResult, values: &[f64]| -> Vec<(f64, f64)> {
+        // Severity 0 is the clean picture.
+        let clean = run.metrics.get("accuracy").map(|a| (0.0, *a));
+        let spoilt = severities.clone().map(|s| s as f64).zip(values.iter().copied());
+        clean.into_iter().chain(spoilt).collect()
+    };
+    let runs: Vec<&JobResult> = result.runs.iter().filter(|r| r.seed == 0).collect();
+    let mut mean = Panel::new("mean of all", "severity", "accuracy").y_range(0.0, 1.0);
+    for (k, run) in runs.iter().enumerate() {
+        let kinds = run.series.len() as f64;
+        let values: Vec<f64> = (0..severities.clone().count())
+            .map(|s| run.series.values().filter_map(|v| v.get(s)).sum::<f64>() / kinds)
+            .collect();
+        mean.push(Mark::line(line(run, &values), k).labelled(&run.model));
+    }
+    let mut panels = vec![mean];
+    for corruption in Corruption::ALL {
+        let mut panel =
+            Panel::new(corruption.name().replace('_', " "), "severity", "accuracy").y_range(0.0, 1.0);
+        for (k, run) in runs.iter().enumerate() {
+            if let Some(values) = run.series.get(corruption.name()) {
+                panel.push(Mark::line(line(run, values), k));
+            }
         }
         panels.push(panel);
     }
     files::write_figure(
         &experiment.settings.out,
         "corruptions",
-        &Figure::new(panels).columns(2).panel_size(460.0, 360.0),
+        &Figure::new(panels).columns(3).panel_size(300.0, 220.0),
     )?;
     result.figures.push((
         "corruptions".into(),
-        "Accuracy on test images spoilt in seventeen ways, seed 0.".into(),
+        "Accuracy on clean test images (severity 0) and on images spoilt in seventeen ways, seed 0.".into(),
     ));
     if experiment.settings.quick && experiment.settings.data.is_none() {
         result

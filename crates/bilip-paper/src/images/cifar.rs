@@ -184,23 +184,25 @@ pub fn cifar10_files_from_package(package: &Path, folder: &Path) -> Result<()> {
 
 /// The records of a sheet, one picture a row of it.
 fn records(png: &[u8], labels: &[u8]) -> Result<Vec<u8>, String> {
-    let sheet = image::load_from_memory_with_format(png, image::ImageFormat::Png)
-        .map_err(|e| e.to_string())?
-        .into_rgb8();
+    let mut decoder = png::Decoder::new(std::io::Cursor::new(png));
+    decoder.set_transformations(png::Transformations::normalize_to_color8());
+    let mut reader = decoder.read_info().map_err(|e| e.to_string())?;
     let pixels = SIDE * SIDE;
-    if (sheet.width() as usize, sheet.height() as usize) != (pixels, labels.len()) {
-        return Err(format!(
-            "is {}×{}, not {pixels}×{}",
-            sheet.width(),
-            sheet.height(),
-            labels.len()
-        ));
+    let (width, height) = reader.info().size();
+    if (width as usize, height as usize) != (pixels, labels.len()) {
+        return Err(format!("is {width}×{height}, not {pixels}×{}", labels.len()));
     }
+    let samples = reader.output_color_type().0.samples();
+    if samples < 3 {
+        return Err("is not in colour".into());
+    }
+    let mut sheet = vec![0; samples * pixels * labels.len()];
+    reader.next_frame(&mut sheet).map_err(|e| e.to_string())?;
     let mut out = Vec::with_capacity(labels.len() * (1 + PIXELS));
-    for (row, label) in sheet.as_raw().chunks_exact(3 * pixels).zip(labels) {
+    for (row, label) in sheet.chunks_exact(samples * pixels).zip(labels) {
         out.push(*label);
         for color in 0..3 {
-            out.extend(row.iter().skip(color).step_by(3));
+            out.extend(row.iter().skip(color).step_by(samples));
         }
     }
     Ok(out)
@@ -324,20 +326,20 @@ mod tests {
 
     #[test]
     fn sheets_become_records_and_bad_packages_are_named() {
-        let mut sheet = image::RgbImage::new((SIDE * SIDE) as u32, 2);
-        for (k, value) in sheet.iter_mut().enumerate() {
-            *value = (k % 251) as u8;
-        }
-        let raw = sheet.as_raw().clone();
-        let mut png = std::io::Cursor::new(Vec::new());
-        sheet.write_to(&mut png, image::ImageFormat::Png).unwrap();
-        let bytes = records(png.get_ref(), &[4, 9]).unwrap();
+        let raw: Vec<u8> = (0..2 * PIXELS).map(|k| (k % 251) as u8).collect();
+        let mut png = Vec::new();
+        let mut encoder = png::Encoder::new(&mut png, (SIDE * SIDE) as u32, 2);
+        encoder.set_color(png::ColorType::Rgb);
+        let mut writer = encoder.write_header().unwrap();
+        writer.write_image_data(&raw).unwrap();
+        writer.finish().unwrap();
+        let bytes = records(&png, &[4, 9]).unwrap();
         assert_eq!(bytes.len(), 2 * (1 + PIXELS));
         assert_eq!((bytes[0], bytes[1 + PIXELS]), (4, 9));
         // Red of the first pixels, then green.
         assert_eq!(bytes[1..4], [raw[0], raw[3], raw[6]]);
         assert_eq!(bytes[1 + SIDE * SIDE], raw[1]);
-        assert!(records(png.get_ref(), &[1]).unwrap_err().contains("1024×2"));
+        assert!(records(&png, &[1]).unwrap_err().contains("1024×2"));
         assert!(records(b"no picture", &[1]).is_err());
 
         let folder = tempfile::tempdir().unwrap();

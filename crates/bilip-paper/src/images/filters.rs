@@ -294,12 +294,9 @@ pub(super) fn compressed(image: &[u8], quality: u8) -> Vec<u8> {
     encoder.set_sampling_factor(jpeg_encoder::SamplingFactor::R_4_2_0);
     let side = SIDE as u16;
     let written = encoder.encode(&interleaved, side, side, jpeg_encoder::ColorType::Rgb);
-    let decoded = image::load_from_memory_with_format(&bytes, image::ImageFormat::Jpeg);
+    let decoded = zune_jpeg::JpegDecoder::new(std::io::Cursor::new(&bytes)).decode();
     match (written, decoded) {
-        (Ok(()), Ok(decoded)) => {
-            let raw = decoded.into_rgb8().into_raw();
-            (0..PIXELS).map(|k| raw[k % AREA * 3 + k / AREA]).collect()
-        }
+        (Ok(()), Ok(raw)) => (0..PIXELS).map(|k| raw[k % AREA * 3 + k / AREA]).collect(),
         // An encoder in memory has nothing to fail at.
         _ => image.to_vec(),
     }

@@ -129,6 +129,23 @@ impl<T: Real> ConvExplicit<T> {
 /// A μ-strongly monotone, ν-Lipschitz layer on images `[channels, size, size]`, by circular convolutions.
 ///
 /// Built from free kernels by [`ConvMonLip::from_free`], which rounds the weights so that the bounds hold *exactly* for the numbers stored.
+///
+/// ```
+/// use bilip::{Activation, Bounds, ConvFree, ConvMonLip, InverseOptions, Rng};
+///
+/// // Images of 3 channels, 8 × 8; two hidden layers of 4 channels, kernels of 3 × 3.
+/// let (bounds, mut rng) = (Bounds::new(0.2, 4.0)?, Rng::new(1));
+/// let free = ConvFree::random(3, 8, &[4, 4], 3, bounds, Activation::Relu, 0.1, &mut rng)?;
+/// let layer = ConvMonLip::<f32>::from_free(&free)?;
+/// assert!(layer.verify().holds());
+///
+/// // There and back: two images, one after the other.
+/// let images = rng.normals(2 * layer.dim());
+/// let y = layer.to_f64().forward(&images)?;
+/// let inverse = layer.inverse(&y, &InverseOptions::default())?;
+/// assert!(inverse.converged() && inverse.max_error_bound() <= 1e-8);
+/// # Ok::<(), bilip::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ConvMonLip<T> {
     explicit: ConvExplicit<T>,

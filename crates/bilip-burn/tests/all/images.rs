@@ -7,6 +7,7 @@ use bilip_burn::{
 };
 use burn::backend::{Autodiff, Flex};
 use burn::module::{AutodiffModule, Module};
+use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Recorder};
 use burn::tensor::{DType, Tensor, TensorData};
 
 type B = Autodiff<Flex>;
@@ -48,7 +49,7 @@ fn a_small_image_classifier_learns_and_keeps_its_guarantee() {
         outputs: 16,
         ..ConvFeaturesConfig::new(0.65, 1).unwrap()
     };
-    let head = GpConfig {
+    let head_config = GpConfig {
         features: 64,
         length_scale: 4.0,
         orthogonal: true,
@@ -57,7 +58,7 @@ fn a_small_image_classifier_learns_and_keeps_its_guarantee() {
     };
     let net = GpNet::new(
         config.init::<B>(&device).unwrap(),
-        head.init::<B>(&device).unwrap(),
+        head_config.init::<B>(&device).unwrap(),
     );
     let settings = TrainConfig {
         epochs: 12,
@@ -96,6 +97,17 @@ fn a_small_image_classifier_learns_and_keeps_its_guarantee() {
     let accuracy = metrics::accuracy(&p, &labels).unwrap();
     println!("accuracy {accuracy}");
     assert!(accuracy > 0.9, "{accuracy}");
+
+    // A record of all that was trained gives the same network.
+    let recorder = NamedMpkBytesRecorder::<FullPrecisionSettings>::default();
+    let bytes = recorder.record(net.clone().into_record(), ()).unwrap();
+    let other = ConvFeaturesConfig { seed: 9, ..config };
+    let blank = GpNet::new(
+        other.init::<Flex>(&device).unwrap(),
+        head_config.init::<Flex>(&device).unwrap(),
+    );
+    let loaded = blank.load_record(recorder.load(bytes, &device).unwrap());
+    assert_eq!(loaded.hidden_rows(test.inputs(), 3 * SIZE * SIZE, &device), rows);
 
     let features = net.net();
     for convolution in features.convolutions() {

@@ -80,7 +80,7 @@ fn a_run_killed_ten_times_ends_where_the_uninterrupted_one_ends() {
     let folder = tempfile::tempdir().unwrap();
     let spawn = || {
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture"])
+            .args(["--exact", "training::child", "--nocapture"])
             .env("BILIP_TEST_CHILD", folder.path())
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())

@@ -1,0 +1,8 @@
+//! All tests from outside but that of the allocator, which needs a program of its own: one program is built sooner than six.
+
+mod derivatives;
+mod golden;
+mod inverse;
+mod model;
+mod properties;
+mod scaling;
