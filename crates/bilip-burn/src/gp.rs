@@ -10,6 +10,7 @@ use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
+use rayon::prelude::*;
 
 use crate::bounds::vector;
 use crate::data::Table;
@@ -77,29 +78,29 @@ impl GpConfig {
             &mut rng,
         )?;
         let frequencies = drawn.frequencies();
-        let values = (0..self.inputs * self.features)
+        let values: Vec<f64> = (0..self.inputs * self.features)
             .map(|k| frequencies[(k % self.features, k / self.features)])
             .collect();
         let deviation = (1.0 / self.features as f64).sqrt();
-        let weights = rng
+        let weights: Vec<f64> = rng
             .normals(self.features * self.outputs)
             .iter()
             .map(|v| deviation * v)
             .collect();
         Ok(RandomFeatureGp {
-            frequencies: fixed(matrix(values, [self.inputs, self.features], device)),
+            frequencies: fixed(matrix(&values, [self.inputs, self.features], device)),
             phases: Param::from_tensor(vector(drawn.phases().to_vec(), device, DType::F32))
                 .set_require_grad(false),
-            weights: Param::from_tensor(matrix(weights, [self.features, self.outputs], device)),
+            weights: Param::from_tensor(matrix(&weights, [self.features, self.outputs], device)),
             bias: Param::from_tensor(vector(vec![0.0; self.outputs], device, DType::F32)),
             normalize: self.normalize,
         })
     }
 }
 
-fn matrix<B: Backend>(values: Vec<f64>, shape: [usize; 2], device: &B::Device) -> Tensor<B, 2> {
-    let data = TensorData::new(values, shape).convert_dtype(DType::F32);
-    Tensor::from_data(data, (device, DType::F32))
+fn matrix<B: Backend>(values: &[f64], shape: [usize; 2], device: &B::Device) -> Tensor<B, 2> {
+    let values: Vec<f32> = values.par_iter().map(|v| *v as f32).collect();
+    Tensor::from_data(TensorData::new(values, shape), (device, DType::F32))
 }
 
 fn in_blocks<B: Backend>(
@@ -113,7 +114,7 @@ fn in_blocks<B: Backend>(
     let rows = if most > 64 { most / 64 * 64 } else { most };
     x.chunks(rows * columns)
         .flat_map(|block| {
-            let rows = matrix::<B>(block.to_vec(), [block.len() / columns, columns], device);
+            let rows = matrix::<B>(block, [block.len() / columns, columns], device);
             numbers(f(rows))
         })
         .collect()
@@ -297,13 +298,13 @@ impl<B: Backend, M: Module<B> + Predict<B>> GpNet<B, M> {
             }
         }
         let deviation = (2.0 / (inputs + width) as f64).sqrt();
-        let values = Rng::new(seed)
+        let values: Vec<f64> = Rng::new(seed)
             .normals(inputs * width)
             .iter()
             .map(|v| deviation * v)
             .collect();
         Ok(GpNet {
-            lift: Some(fixed(matrix(values, [inputs, width], device))),
+            lift: Some(fixed(matrix(&values, [inputs, width], device))),
             ..self
         })
     }

@@ -208,9 +208,9 @@ pub struct WideResNetConfig {
     pub blocks: usize,
     /// Channels are 16 times this in the first stage, 32 and 64 in the others.
     pub width: usize,
-    /// The bound on the norm of every convolution.
+    /// The bound on every residual branch: that on the norm of its second convolution, where its first and the shortcut have 1.
     pub bound: f64,
-    /// Whether there is batch normalisation before every activation: better, and without any guarantee.
+    /// Whether there is batch normalisation before every activation of the branches, too: better, and without any guarantee.
     pub batch_norm: bool,
     /// Numbers that the head sees.
     pub outputs: usize,
@@ -253,14 +253,14 @@ impl WideResNetConfig {
             }
         }
         let mut part = 0;
-        let mut convolution = |channels, size, kernel, stride| {
+        let mut convolution = |channels, size, kernel, stride, bound| {
             part += 1;
             NormalizedConvConfig {
                 channels,
                 size,
                 kernel,
                 stride,
-                bound: self.bound,
+                bound,
                 seed: self.seed ^ (part << 40),
                 dtype: DType::F32,
             }
@@ -270,7 +270,9 @@ impl WideResNetConfig {
             self.batch_norm
                 .then(|| BatchNormConfig::new(channels).init(device))
         };
-        let first = convolution([3, 16], self.size, 3, 1)?;
+        let bias =
+            |channels: usize| Param::from_tensor(Tensor::<B, 1>::zeros([channels], (device, DType::F32)));
+        let first = convolution([3, 16], self.size, 3, 1, 6.0)?;
         let (mut channels, mut size) = (16, self.size);
         let mut blocks = Vec::new();
         for stage in 0..3 {
@@ -279,12 +281,14 @@ impl WideResNetConfig {
                 let stride = if stage > 0 && block == 0 { 2 } else { 1 };
                 blocks.push(ResidualBlock {
                     first_norm: norm(channels),
-                    first: convolution([channels, next], size, 3, stride)?,
+                    first: convolution([channels, next], size, 3, stride, 1.0)?,
+                    first_bias: bias(next),
                     second_norm: norm(next),
-                    second: convolution([next, next], size / stride, 3, 1)?,
+                    second: convolution([next, next], size / stride, 3, 1, self.bound)?,
+                    second_bias: bias(next),
                     shortcut: match channels == next && stride == 1 {
                         true => None,
-                        false => Some(convolution([channels, next], size, 1, stride)?),
+                        false => Some(convolution([channels, next], size, 1, stride, 1.0)?),
                     },
                 });
                 (channels, size) = (next, size / stride);
@@ -293,20 +297,22 @@ impl WideResNetConfig {
         Ok(WideResNet {
             first,
             blocks,
-            norm: norm(channels),
+            norm: BatchNormConfig::new(channels).init(device),
             projection: projection(channels, self.outputs, self.seed ^ (1 << 60), device),
             config: Arc::new(self.clone()),
         })
     }
 }
 
-/// `shortcut(x) + W₂∗relu(W₁∗relu(x))`, with batch normalisation before the activations or without.
+/// `shortcut(x) + W₂∗relu(W₁∗relu(x) + b₁) + b₂`, with batch normalisation before the activations or without. (A bias of the shortcut would be one with `b₂`.)
 #[derive(Module, Debug)]
 struct ResidualBlock<B: Backend> {
     first_norm: Option<BatchNorm<B>>,
     first: NormalizedConv<B>,
+    first_bias: Param<Tensor<B, 1>>,
     second_norm: Option<BatchNorm<B>>,
     second: NormalizedConv<B>,
+    second_bias: Param<Tensor<B, 1>>,
     /// Where the shape changes.
     shortcut: Option<NormalizedConv<B>>,
 }
@@ -318,12 +324,18 @@ fn normalized<B: Backend>(norm: &Option<BatchNorm<B>>, x: Tensor<B, 5>) -> Tenso
     }
 }
 
+/// A number for every channel added.
+fn shifted<B: Backend>(x: Tensor<B, 5>, bias: &Param<Tensor<B, 1>>) -> Tensor<B, 5> {
+    let channels = x.dims()[1];
+    x + bias.val().reshape([1, channels, 1, 1, 1])
+}
+
 impl<B: Backend> ResidualBlock<B> {
     fn forward(&self, x: Tensor<B, 5>) -> Tensor<B, 5> {
-        let h = self
-            .first
-            .on_groups(relu(normalized(&self.first_norm, x.clone())));
-        let h = self.second.on_groups(relu(normalized(&self.second_norm, h)));
+        let h = relu(normalized(&self.first_norm, x.clone()));
+        let h = shifted(self.first.on_groups(h), &self.first_bias);
+        let h = relu(normalized(&self.second_norm, h));
+        let h = shifted(self.second.on_groups(h), &self.second_bias);
         match &self.shortcut {
             Some(shortcut) => shortcut.on_groups(x) + h,
             None => x + h,
@@ -351,12 +363,13 @@ impl<B: Backend> ResidualBlock<B> {
     }
 }
 
-/// The feature map of SNGP on images: a wide residual network whose convolutions have bounded norm.
+/// The feature map of SNGP on images: a wide residual network whose convolutions have bounded norm; then batch normalisation, ReLU, the mean over the image and a
+/// fixed random projection, as in [`ConvFeatures`].
 #[derive(Module, Debug)]
 pub struct WideResNet<B: Backend> {
     first: NormalizedConv<B>,
     blocks: Vec<ResidualBlock<B>>,
-    norm: Option<BatchNorm<B>>,
+    norm: BatchNorm<B>,
     /// `[channels, outputs]`, not trained.
     projection: Param<Tensor<B, 2>>,
     #[module(skip)]
@@ -373,7 +386,7 @@ impl<B: Backend> WideResNet<B> {
         for block in &self.blocks {
             x = block.forward(x);
         }
-        pooled(normalized(&self.norm, x), &self.projection)
+        pooled(self.norm.forward(x), &self.projection)
     }
 }
 
@@ -398,12 +411,9 @@ impl<B: Backend> Predict<B> for WideResNet<B> {
     }
 
     fn penalty(&self) -> Option<Tensor<B, 1>> {
-        let mut sum = self.first.square();
+        let mut sum = self.first.square() + square_of_norm(&self.norm);
         for block in &self.blocks {
             sum = sum + block.square();
-        }
-        if let Some(norm) = &self.norm {
-            sum = sum + square_of_norm(norm);
         }
         Some(sum.mul_scalar(self.config.decay))
     }
@@ -506,16 +516,31 @@ mod tests {
         let device = Default::default();
         for batch_norm in [false, true] {
             let config = WideResNetConfig {
-                size: 8,
+                size: 32,
                 blocks: 1,
                 batch_norm,
                 outputs: 7,
                 ..WideResNetConfig::new(0.65, 1)
             };
             let net = config.init::<Flex>(&device)?;
-            let x = Tensor::<Flex, 2>::ones([2, 3 * 64], (&device, DType::F32));
+            let x = Tensor::<Flex, 2>::ones([2, 3 * 1024], (&device, DType::F32));
             assert_eq!(net.predict(x, None).dims(), [2, 7]);
             assert!(net.penalty().is_some());
+            // As they start, kernels exceed their bounds and are taken down to them; what is proved is a little more.
+            for block in &net.blocks {
+                let parts = [
+                    (Some(&block.first), 1.0),
+                    (Some(&block.second), 0.65),
+                    (block.shortcut.as_ref(), 1.0),
+                ];
+                for (convolution, bound) in parts {
+                    if let Some(convolution) = convolution {
+                        let norm = convolution.certified_norm()?;
+                        assert!((0.99 * bound..1.3 * bound).contains(&norm), "{norm} for {bound}");
+                    }
+                }
+            }
+            assert!(net.first.certified_norm()? < 6.5);
         }
         // Stages of 16, 32 and 64: two kernels of 3 × 3 a block, one of 1 × 1 where the shape changes.
         let net = WideResNetConfig::new(0.65, 1).init::<Flex>(&device)?;

@@ -687,6 +687,10 @@ fn experiments_run_in_their_short_version_and_make_a_page() {
         "{}",
         again.stderr
     );
+    // What is there is not taken for something else.
+    let other = place.run("repro step --quick --seeds 1 --epochs 3 --out out/step");
+    assert_eq!(other.code, 2);
+    assert!(other.stderr.contains("epochs 2 instead of 3"), "{}", other.stderr);
     assert!(place.ok("repro report --out out").contains("9 experiments"));
     let page = place.read("out/report.html");
     for part in ["<svg", "rosenbrock20", "published", "bilip repro step"] {

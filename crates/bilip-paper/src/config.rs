@@ -179,6 +179,35 @@ impl Config {
         Ok(config)
     }
 
+    /// What is set otherwise here than in the configuration of earlier runs, if anything is. Models that only one of them has and values to compare with do not count.
+    pub(crate) fn difference(&self, earlier: &Config) -> Option<String> {
+        let settings = |c: &Config| {
+            [
+                ("rows", c.rows.to_string()),
+                ("test", c.test.to_string()),
+                ("batch", c.batch.to_string()),
+                ("epochs", c.epochs.to_string()),
+                ("peak", c.peak.to_string()),
+                ("cycle", format!("{:?}", c.cycle)),
+                ("steps", format!("{:?}", c.steps)),
+                ("schedule_steps", format!("{:?}", c.schedule_steps)),
+            ]
+        };
+        for ((name, was), (_, is)) in settings(earlier).into_iter().zip(settings(self)) {
+            if was != is {
+                return Some(format!("{name} {was} instead of {is}"));
+            }
+        }
+        for model in &self.models {
+            let found = earlier.models.iter().find(|m| m.name == model.name).cloned();
+            let seeds = model.seeds;
+            if found.is_some_and(|m| ModelConfig { seeds, ..m } != *model) {
+                return Some(format!("another {}", model.name));
+            }
+        }
+        None
+    }
+
     /// The same with image networks of another width, which their names then say.
     ///
     /// # Errors

@@ -227,6 +227,16 @@ impl Experiment {
         {
             return Err(Error::config(filter, "no model has this in its name"));
         }
+        // What is there is not run again, so it must be what is asked for.
+        let earlier = files::read(&settings.out.join("config.toml")).ok();
+        if let Some(earlier) = earlier.and_then(|text| toml::from_str::<Config>(&text).ok())
+            && let Some(what) = config.difference(&earlier)
+        {
+            return Err(Error::config(
+                settings.out.display().to_string(),
+                format!("holds runs with other settings ({what}); choose another --out, or remove it"),
+            ));
+        }
         Ok(Experiment {
             name,
             config,

@@ -5,6 +5,7 @@ use bilip::Rng;
 
 use super::SIDE;
 use super::filters::{self, Border, Taps};
+use crate::error::Result;
 
 /// Degrees of every corruption, 1 to 5.
 pub const SEVERITIES: usize = 5;
@@ -91,6 +92,14 @@ impl Corruption {
             Corruption::Jpeg => "jpeg_compression",
             Corruption::Pixelate => "pixelate",
         }
+    }
+
+    /// Whether it is one of the kinds that CIFAR-10-C keeps for validation, which customary means leave out.
+    pub fn is_extra(self) -> bool {
+        matches!(
+            self,
+            Corruption::SpeckleNoise | Corruption::GaussianBlur | Corruption::Saturate
+        )
     }
 
     /// What does not depend on the picture, for a severity from 1 to 5 (others are taken to the nearest).
@@ -206,7 +215,10 @@ pub(crate) enum Spoil {
 
 impl Spoil {
     /// The picture, `[3, 32, 32]`, spoilt.
-    pub(crate) fn apply(&self, image: &[u8], seed: u64) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// When it cannot be compressed.
+    pub(crate) fn apply(&self, image: &[u8], seed: u64) -> Result<Vec<u8>> {
         let mut rng = Rng::new(seed);
         let x: Vec<f64> = image.iter().map(|v| f64::from(*v) / 255.0).collect();
         let blurred = |x: &[f64], deviation: f64| filters::blurred(x, deviation, 4.0, Border::Edge);
@@ -279,12 +291,15 @@ impl Spoil {
                 size,
             } => filters::rubber(&x, *corners, *deviation, *size, &mut rng),
             Spoil::Jpeg(quality) => return filters::compressed(image, *quality),
-            Spoil::Pixelate(side) => filters::resized(&filters::resized(&x, SIDE, *side), *side, SIDE),
+            Spoil::Pixelate(side) => {
+                let small = filters::resized(image, SIDE, *side);
+                return Ok(filters::resized(&small, *side, SIDE));
+            }
         };
         // Cut off, as the published pictures are.
-        y.iter()
+        Ok(y.iter()
             .map(|v: &f64| (v.clamp(0.0, 1.0) * 255.0) as u8)
-            .collect()
+            .collect())
     }
 }
 
@@ -358,7 +373,7 @@ mod tests {
                     let spoil = corruption.prepare(severity);
                     // Several seeds, so that chance does not decide.
                     (0..20)
-                        .map(|seed| distance(&image, &spoil.apply(&image, seed)))
+                        .map(|seed| distance(&image, &spoil.apply(&image, seed).unwrap()))
                         .sum::<f64>()
                         / 20.0
                 })
@@ -372,7 +387,7 @@ mod tests {
                 let rising = far.windows(2).filter(|w| w[1] >= w[0] - 0.35).count();
                 assert_eq!(rising, 4, "{}: {far:?}", corruption.name());
             }
-            let again = |seed| corruption.prepare(3).apply(&image, seed);
+            let again = |seed| corruption.prepare(3).apply(&image, seed).unwrap();
             assert_eq!(again(5), again(5));
         }
     }
@@ -387,7 +402,9 @@ mod tests {
         };
         let many = |corruption: Corruption| -> Vec<u8> {
             let spoil = corruption.prepare(1);
-            (0..10).flat_map(|seed| spoil.apply(&gray, seed)).collect()
+            (0..10)
+                .flat_map(|seed| spoil.apply(&gray, seed).unwrap())
+                .collect()
         };
         let (mean, deviation) = spread(&many(Corruption::GaussianNoise));
         assert!(
@@ -415,7 +432,7 @@ mod tests {
             labels: vec![3, 7],
             classes: 10,
         };
-        let spoilt = images.corrupted(Corruption::GaussianNoise, 2, 1);
+        let spoilt = images.corrupted(Corruption::GaussianNoise, 2, 1).unwrap();
         assert_eq!(spoilt.labels, images.labels);
         assert_ne!(spoilt.pixels[..PIXELS], spoilt.pixels[PIXELS..]);
         assert_eq!(images.first(1).count(), 1);

@@ -7,6 +7,8 @@ mod filters;
 pub use cifar::{Dataset, cifar10_files_from_package, npm_package};
 pub use corrupt::{Corruption, SEVERITIES};
 
+use crate::error::Result;
+
 /// The side of the images.
 pub const SIDE: usize = 32;
 /// Numbers of an image: red, green and blue planes of pixels, row by row.
@@ -40,18 +42,19 @@ impl Images {
     }
 
     /// All images spoilt, each with random numbers of its own.
-    pub fn corrupted(&self, corruption: Corruption, severity: usize, seed: u64) -> Images {
+    ///
+    /// # Errors
+    /// When an image cannot be compressed.
+    pub fn corrupted(&self, corruption: Corruption, severity: usize, seed: u64) -> Result<Images> {
         let spoil = corruption.prepare(severity);
-        let pixels = self
-            .pixels
-            .chunks_exact(PIXELS)
-            .enumerate()
-            .flat_map(|(k, image)| spoil.apply(image, seed.wrapping_add(k as u64)))
-            .collect();
-        Images {
+        let mut pixels = Vec::with_capacity(self.pixels.len());
+        for (k, image) in self.pixels.chunks_exact(PIXELS).enumerate() {
+            pixels.extend(spoil.apply(image, seed.wrapping_add(k as u64))?);
+        }
+        Ok(Images {
             pixels,
             labels: self.labels.clone(),
             classes: self.classes,
-        }
+        })
     }
 }
