@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 
 use bilip::{BiLipschitz, Bounds, GpHead, InverseOptions, Rng, metrics};
 use bilip_burn::{
@@ -100,7 +101,7 @@ fn images(experiment: &Experiment) -> Result<(Images, Images)> {
 /// What is left of a trained model: features of images, the head, and what is to be proved.
 struct Trained {
     features: Hidden,
-    head: GpHead,
+    head: Arc<GpHead>,
     /// Where there is a claim.
     claimed: Option<Bounds>,
     /// Work for the CPU, while the GPU looks at images.
@@ -210,7 +211,7 @@ impl Work<'_> {
         let place = device.clone();
         let rest = Trained {
             features: Box::new(move |x| net.hidden_rows(x, PIXELS, &place)),
-            head,
+            head: Arc::new(head),
             claimed: None,
             proof: None,
             parameters,
@@ -269,11 +270,10 @@ fn prove<B: Backend>(net: &ConvFeatures<B>, sample: Tensor<B, 4>) -> Result<Proo
 const QUALITIES: [&str; 5] = ["accuracy", "nll", "ece", "mode_nll", "mode_ece"];
 type Quality = [f64; QUALITIES.len()];
 
-fn quality(trained: &Trained, images: &Images) -> Result<Quality> {
-    let h = (trained.features)(&normalized(&images.pixels));
-    let labels: Vec<usize> = images.labels.iter().map(|l| usize::from(*l)).collect();
+fn quality(head: &GpHead, h: &[f64], labels: &[u8]) -> Result<Quality> {
+    let labels: Vec<usize> = labels.iter().map(|l| usize::from(*l)).collect();
     let both = |factor: f64| -> Result<[f64; 3]> {
-        let p = trained.head.probabilities(&h, factor)?;
+        let p = head.probabilities(h, factor)?;
         Ok([
             metrics::accuracy(&p, &labels)?,
             metrics::negative_log_likelihood(&p, &labels)?,
@@ -318,15 +318,28 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
             kinds.len() + 1,
             "sets of test images",
         );
-        let clean = quality(&trained, &test)?;
-        progress.advance(&format!("accuracy {:.4}", clean[0]));
-        let mut spoilt = BTreeMap::new();
-        for ((corruption, severity), set) in kinds.iter().zip(joined(sets)??) {
-            let found = quality(&trained, &set)?;
-            progress.advance(&format!("{} {severity}: {:.4}", corruption.name(), found[0]));
+        let sets = joined(sets)??;
+        let mut found: Vec<Quality> = Vec::new();
+        let mut before = None;
+        for set in std::iter::once(&test).chain(&sets) {
+            let h = (trained.features)(&normalized(&set.pixels));
+            let (head, labels) = (trained.head.clone(), set.labels.clone());
+            // While a GPU looks at a set, the processor judges the one before.
+            let this = scope.spawn(move || quality(&head, &h, &labels));
+            if let Some(thread) = before.replace(this) {
+                found.push(joined(thread)??);
+                progress.advance(&format!("accuracy {:.4}", found[found.len() - 1][0]));
+            }
+        }
+        if let Some(thread) = before {
+            found.push(joined(thread)??);
+        }
+        let clean = found[0];
+        let mut spoilt: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for ((corruption, _), found) in kinds.iter().zip(&found[1..]) {
             for (name, value) in QUALITIES.iter().zip(found) {
-                let values: &mut Vec<f64> = spoilt.entry(series(*corruption, name)).or_default();
-                values.push(value);
+                let values = spoilt.entry(series(*corruption, name)).or_default();
+                values.push(*value);
             }
         }
         progress.finish();
