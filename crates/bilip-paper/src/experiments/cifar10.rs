@@ -425,7 +425,7 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
         clean.into_iter().chain(spoilt).collect()
     };
     let runs: Vec<&JobResult> = result.runs.iter().filter(|r| r.seed == 0).collect();
-    let mut means = Panel::new("mean of the fourteen", "severity", "accuracy").y_range(0.0, 1.0);
+    let mut means = Panel::new("mean", "severity", "accuracy").y_range(0.0, 1.0);
     for (k, run) in runs.iter().enumerate() {
         let values: Vec<f64> = (0..severities.clone().count())
             .map(|s| {
@@ -453,7 +453,7 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
     )?;
     result.figures.push((
         "corruptions".into(),
-        "Accuracy on clean test images (severity 0) and on images spoilt in seventeen ways, seed 0; the mean is that of the fourteen that are averaged."
+        "Accuracy on clean test images (severity 0) and on images spoilt in seventeen ways, seed 0; the mean leaves out those for validation."
             .into(),
     ));
     if experiment.settings.quick && experiment.settings.data.is_none() {
