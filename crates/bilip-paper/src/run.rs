@@ -311,9 +311,18 @@ impl Experiment {
                 *v = format!("{v:.4e}").parse().unwrap_or(*v);
             }
         }
+        self.write_config()?;
         files::write_json_line(&self.job_file(job), &result)?;
         let _ = std::fs::remove_dir_all(self.checkpoints(job));
         Ok(result)
+    }
+
+    /// The settings beside the results, from the first of these on.
+    fn write_config(&self) -> Result<()> {
+        let path = self.settings.out.join("config.toml");
+        let text = toml::to_string(&self.config)
+            .map_err(|e| Error::config(path.display().to_string(), e.to_string()))?;
+        files::write(&path, text.as_bytes())
     }
 
     pub(crate) fn checkpoints(&self, job: &Job) -> PathBuf {
@@ -392,9 +401,7 @@ impl Experiment {
             run.series.clear();
         }
         files::write_json(&self.settings.out.join("result.json"), &result)?;
-        if let Ok(text) = toml::to_string(&self.config) {
-            files::write(&self.settings.out.join("config.toml"), text.as_bytes())?;
-        }
+        self.write_config()?;
         let page = report::markdown(&result);
         files::write(&self.settings.out.join("README.md"), page.as_bytes())?;
         Ok(result)

@@ -116,7 +116,7 @@ struct Proof {
     certified: Vec<Option<Bounds>>,
     /// Of the convolutions between them.
     norms: Vec<f64>,
-    /// The worst certified error of images that went through a block and back, and the most steps that took.
+    /// The worst certified error of images that went through the monotone layer of a block and back, and the most steps that took.
     inverse: Option<(f64, usize)>,
 }
 
@@ -230,7 +230,7 @@ impl Work<'_> {
     }
 }
 
-/// What can be proved of the stored numbers of every block and convolution, and images through the blocks and back.
+/// What can be proved of the stored numbers of every block and convolution, and images through the monotone layers and back.
 fn prove<B: Backend>(net: &ConvFeatures<B>, sample: Tensor<B, 4>) -> Result<Proof> {
     let mut proof = Proof {
         certified: Vec::new(),
@@ -321,18 +321,32 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
         let sets = joined(sets)??;
         let mut found: Vec<Quality> = Vec::new();
         let mut before = None;
+        let clean = "clean".to_string();
+        let names = kinds
+            .iter()
+            .map(|(kind, severity)| format!("{} {severity}", kind.name()));
+        let mut names = std::iter::once(clean).chain(names);
+        let mut judged = |thread| -> Result<()> {
+            let quality: Quality = joined(thread)??;
+            progress.advance(&format!(
+                "{}: {:.4}",
+                names.next().unwrap_or_default(),
+                quality[0]
+            ));
+            found.push(quality);
+            Ok(())
+        };
         for set in std::iter::once(&test).chain(&sets) {
             let h = (trained.features)(&normalized(&set.pixels));
             let (head, labels) = (trained.head.clone(), set.labels.clone());
             // While a GPU looks at a set, the processor judges the one before.
             let this = scope.spawn(move || quality(&head, &h, &labels));
             if let Some(thread) = before.replace(this) {
-                found.push(joined(thread)??);
-                progress.advance(&format!("accuracy {:.4}", found[found.len() - 1][0]));
+                judged(thread)?;
             }
         }
         if let Some(thread) = before {
-            found.push(joined(thread)??);
+            judged(thread)?;
         }
         let clean = found[0];
         let mut spoilt: BTreeMap<String, Vec<f64>> = BTreeMap::new();
@@ -389,10 +403,6 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
         .iter()
         .flat_map(|c| spoilt[&series(*c, "accuracy")].iter());
     figures.push(("corrupted_accuracy_of_all".into(), mean(accuracies)));
-    let figures: Vec<(&str, f64)> = figures
-        .iter()
-        .map(|(name, value)| (name.as_str(), *value))
-        .collect();
     Ok(job_result(job, trained.parameters, &figures, spoilt))
 }
 

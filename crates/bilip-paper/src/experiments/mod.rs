@@ -85,7 +85,7 @@ pub(crate) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
 fn job_result(
     job: &Job,
     parameters: usize,
-    metrics: &[(&str, f64)],
+    metrics: &[(impl AsRef<str>, f64)],
     series: BTreeMap<String, Vec<f64>>,
 ) -> JobResult {
     JobResult {
@@ -94,7 +94,7 @@ fn job_result(
         metrics: metrics
             .iter()
             .filter(|(_, v)| v.is_finite())
-            .map(|(k, v)| (k.to_string(), *v))
+            .map(|(k, v)| (k.as_ref().to_string(), *v))
             .collect(),
         series,
         parameters,
