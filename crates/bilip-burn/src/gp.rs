@@ -10,7 +10,6 @@ use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
-use rayon::prelude::*;
 
 use crate::bounds::vector;
 use crate::data::Table;
@@ -99,7 +98,7 @@ impl GpConfig {
 }
 
 fn matrix<B: Backend>(values: &[f64], shape: [usize; 2], device: &B::Device) -> Tensor<B, 2> {
-    let values: Vec<f32> = values.par_iter().map(|v| *v as f32).collect();
+    let values: Vec<f32> = values.iter().map(|v| *v as f32).collect();
     Tensor::from_data(TensorData::new(values, shape), (device, DType::F32))
 }
 
@@ -112,12 +111,17 @@ fn in_blocks<B: Backend>(
     // Images are large rows, and grow on their way. Even numbers of rows suit GPUs.
     let most = ((1 << 22) / columns.max(1)).clamp(1, 2_048);
     let rows = if most > 64 { most / 64 * 64 } else { most };
-    x.chunks(rows * columns)
-        .flat_map(|block| {
-            let rows = matrix::<B>(block, [block.len() / columns, columns], device);
-            numbers(f(rows))
-        })
-        .collect()
+    let mut found = Vec::new();
+    // A device works on one block while the next one is made ready.
+    let mut before = None;
+    for block in x.chunks(rows * columns) {
+        let this = f(matrix::<B>(block, [block.len() / columns, columns], device));
+        if let Some(done) = before.replace(this) {
+            found.extend(numbers(done));
+        }
+    }
+    found.extend(before.map(numbers).unwrap_or_default());
+    found
 }
 
 /// A parameter that is stored but not trained.

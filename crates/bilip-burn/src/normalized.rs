@@ -212,6 +212,11 @@ impl<B: Backend> NormalizedConv<B> {
         (matrix.clone() * matrix).sum_dim(2).sum()
     }
 
+    /// The bound on the norm, which training sees by power iteration.
+    pub fn bound(&self) -> f64 {
+        self.bound
+    }
+
     /// A proved bound on the norm of the scaled convolution, computed from the parameters in f64: that of the circular one on images with room for the zeros,
     /// frequency by frequency.
     ///

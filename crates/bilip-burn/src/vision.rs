@@ -388,6 +388,13 @@ impl<B: Backend> WideResNet<B> {
         }
         pooled(self.norm.forward(x), &self.projection)
     }
+
+    /// The convolutions, all of bounded norm.
+    pub fn convolutions(&self) -> Vec<&NormalizedConv<B>> {
+        let of_blocks =
+            (self.blocks.iter()).flat_map(|b| [&b.first, &b.second].into_iter().chain(&b.shortcut));
+        std::iter::once(&self.first).chain(of_blocks).collect()
+    }
 }
 
 impl<B: Backend> Predict<B> for WideResNet<B> {

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
 use bilip::{BiLipschitz, Bounds, GpHead, InverseOptions, Rng, metrics};
 use bilip_burn::{
-    Accumulation, Augment, ConvFeatures, ConvFeaturesConfig, GpConfig, GpNet, Loss, OnDevice, OptimizerKind,
-    Predict, Progress, TrainConfig, WideResNetConfig, data, train,
+    Accumulation, Augment, ConvFeatures, ConvFeaturesConfig, GpConfig, GpNet, Loss, NormalizedConv, OnDevice,
+    OptimizerKind, Predict, Progress, TrainConfig, WideResNetConfig, data, train,
 };
 use burn::module::{AutodiffModule, Module, ModuleDisplay};
 use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Recorder};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor, TensorData};
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::{Hidden, fit, job_result};
 use crate::config::Kind;
@@ -42,13 +42,13 @@ const FEATURES: usize = 128;
 const LENGTH_SCALE: f64 = std::f64::consts::SQRT_2 / 0.05;
 
 fn normalized(pixels: &[u8]) -> Vec<f64> {
+    let values: [[f64; 256]; 3] = std::array::from_fn(|color| {
+        std::array::from_fn(|v| (v as f64 / 255.0 - MEAN[color]) / DEVIATION[color])
+    });
     pixels
-        .par_iter()
+        .par_chunks(SIDE * SIDE)
         .enumerate()
-        .map(|(k, v)| {
-            let color = k / (SIDE * SIDE) % 3;
-            (f64::from(*v) / 255.0 - MEAN[color]) / DEVIATION[color]
-        })
+        .flat_map_iter(|(k, plane)| plane.iter().map(move |v| values[k % 3][usize::from(*v)]))
         .collect()
 }
 
@@ -101,7 +101,7 @@ fn images(experiment: &Experiment) -> Result<(Images, Images)> {
 /// What is left of a trained model: features of images, the head, and what is to be proved.
 struct Trained {
     features: Hidden,
-    head: Arc<GpHead>,
+    head: GpHead,
     /// Where there is a claim.
     claimed: Option<Bounds>,
     /// Work for the CPU, while the GPU looks at images.
@@ -111,10 +111,11 @@ struct Trained {
 }
 
 /// What is proved of the stored numbers.
+#[derive(Default)]
 struct Proof {
     /// Of every block.
     certified: Vec<Option<Bounds>>,
-    /// Of the convolutions between them.
+    /// Of the convolutions between them, over the bounds that these were given.
     norms: Vec<f64>,
     /// The worst certified error of images that went through the monotone layer of a block and back, and the most steps that took.
     inverse: Option<(f64, usize)>,
@@ -164,7 +165,17 @@ impl OnDevice for Work<'_> {
                     seed,
                     ..WideResNetConfig::new(c, width)
                 };
-                Ok(self.finish::<B, _>(config.init::<B>(device)?, device)?.1)
+                let (net, rest) = self.finish::<B, _>(config.init::<B>(device)?, device)?;
+                let proof = move || {
+                    Ok(Proof {
+                        norms: norms(net.convolutions())?,
+                        ..Proof::default()
+                    })
+                };
+                Ok(Trained {
+                    proof: Some(Box::new(proof)),
+                    ..rest
+                })
             }
             _ => Err(Error::config(&model.name, "is not a model of this experiment")),
         }
@@ -211,7 +222,7 @@ impl Work<'_> {
         let place = device.clone();
         let rest = Trained {
             features: Box::new(move |x| net.hidden_rows(x, PIXELS, &place)),
-            head: Arc::new(head),
+            head,
             claimed: None,
             proof: None,
             parameters,
@@ -233,9 +244,8 @@ impl Work<'_> {
 /// What can be proved of the stored numbers of every block and convolution, and images through the monotone layers and back.
 fn prove<B: Backend>(net: &ConvFeatures<B>, sample: Tensor<B, 4>) -> Result<Proof> {
     let mut proof = Proof {
-        certified: Vec::new(),
-        norms: Vec::new(),
-        inverse: None,
+        norms: norms(net.convolutions())?,
+        ..Proof::default()
     };
     for (k, block) in net.blocks().iter().enumerate() {
         let monotone = block.monotone().freeze::<f32>()?;
@@ -260,10 +270,12 @@ fn prove<B: Backend>(net: &ConvFeatures<B>, sample: Tensor<B, 4>) -> Result<Proo
         let most = inverse.rows.iter().map(|r| r.iterations).max();
         proof.inverse = Some((error.max(inverse.max_error_bound()), steps.max(most.unwrap_or(0))));
     }
-    for convolution in net.convolutions() {
-        proof.norms.push(convolution.certified_norm()?);
-    }
     Ok(proof)
+}
+
+fn norms<'a, B: Backend>(convolutions: impl IntoIterator<Item = &'a NormalizedConv<B>>) -> Result<Vec<f64>> {
+    let ratio = |c: &NormalizedConv<B>| Ok(c.certified_norm()? / c.bound());
+    convolutions.into_iter().map(ratio).collect()
 }
 
 /// What is measured on a set of images: accuracy; likelihood and calibration by the mean-field approximation, and by the mean of the logits alone.
@@ -284,6 +296,96 @@ fn quality(head: &GpHead, h: &[f64], labels: &[u8]) -> Result<Quality> {
     Ok([accuracy, nll, ece, mode_nll, mode_ece])
 }
 
+/// Test images, as they are or spoilt.
+#[derive(Clone, Copy)]
+enum Set {
+    Clean,
+    Spoilt(Corruption, usize),
+}
+
+impl Set {
+    fn name(self) -> String {
+        match self {
+            Set::Clean => "clean".into(),
+            Set::Spoilt(corruption, severity) => format!("{} {severity}", corruption.name()),
+        }
+    }
+
+    fn of(self, test: &Images) -> Result<Images> {
+        match self {
+            Set::Clean => Ok(test.clone()),
+            Set::Spoilt(corruption, severity) => {
+                test.corrupted(corruption, severity, 1_000 * severity as u64)
+            }
+        }
+    }
+}
+
+/// What is found of sets of test images, in a file: an interruption costs one set, not all.
+#[derive(Default, Serialize, Deserialize)]
+struct Found {
+    #[serde(skip)]
+    path: PathBuf,
+    /// The last loss of the training that it belongs to.
+    loss: f64,
+    sets: BTreeMap<String, Quality>,
+}
+
+impl Found {
+    fn read(path: PathBuf) -> Self {
+        let found = files::read_json(&path).unwrap_or_default();
+        Found { path, ..found }
+    }
+
+    fn missing(&self, sets: &[Set]) -> Vec<Set> {
+        let unknown = |set: &&Set| !self.sets.contains_key(&set.name());
+        sets.iter().filter(unknown).copied().collect()
+    }
+
+    /// Forgets what belongs to another training, and says whether there was any.
+    fn forget_unless(&mut self, loss: f64) -> bool {
+        let other = self.loss.to_bits() != loss.to_bits() && !self.sets.is_empty();
+        if other {
+            self.sets.clear();
+        }
+        self.loss = loss;
+        other
+    }
+
+    fn judge(&mut self, trained: &Trained, sets: &[(Set, Images)], shown: bool) -> Result<()> {
+        let known = self.sets.len();
+        let mut progress = Progress::new(shown, known, known + sets.len(), "sets of test images");
+        let head = &trained.head;
+        std::thread::scope(|scope| {
+            let ready = |set: &'_ (Set, Images)| normalized(&set.1.pixels);
+            let mut next = sets.first().map(|set| scope.spawn(move || ready(set)));
+            let mut before = None;
+            for (k, (set, images)) in sets.iter().enumerate() {
+                let Some(x) = next.take() else { break };
+                let x = joined(x)?;
+                next = sets.get(k + 1).map(|set| scope.spawn(move || ready(set)));
+                let h = (trained.features)(&x);
+                // While a GPU looks at a set, the processor judges the one before and makes the one after ready.
+                let this = scope.spawn(move || quality(head, &h, &images.labels));
+                if let Some((set, thread)) = before.replace((set, this)) {
+                    self.add(*set, joined(thread)??, &mut progress)?;
+                }
+            }
+            if let Some((set, thread)) = before {
+                self.add(*set, joined(thread)??, &mut progress)?;
+            }
+            progress.finish();
+            Ok(())
+        })
+    }
+
+    fn add(&mut self, set: Set, quality: Quality, progress: &mut Progress) -> Result<()> {
+        progress.advance(&format!("{}: {:.4}", set.name(), quality[0]));
+        self.sets.insert(set.name(), quality);
+        files::write_json_line(&self.path, self)
+    }
+}
+
 /// The short version looks at one severity.
 fn severities(quick: bool) -> RangeInclusive<usize> {
     if quick { 3..=3 } else { 1..=SEVERITIES }
@@ -294,17 +396,21 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let labels = training.labels.iter().map(|l| f64::from(*l)).collect();
     let table = data::Table::new(normalized(&training.pixels), PIXELS, labels, 1)?;
     let sample = normalized(&test.first(SAMPLE).pixels);
-    let kinds: Vec<(Corruption, usize)> = (Corruption::ALL.iter())
-        .flat_map(|c| severities(experiment.settings.quick).map(|severity| (*c, severity)))
-        .collect();
-    let (trained, clean, spoilt, proof) = std::thread::scope(|scope| {
+    let kinds = (Corruption::ALL.iter())
+        .flat_map(|c| severities(experiment.settings.quick).map(|severity| Set::Spoilt(*c, severity)));
+    let mut sets: Vec<Set> = std::iter::once(Set::Clean).chain(kinds).collect();
+    // Those that enter the means come first.
+    sets.sort_by_key(|set| matches!(set, Set::Spoilt(corruption, _) if corruption.is_extra()));
+    let (trained, found, proof) = std::thread::scope(|scope| {
+        let mut found = Found::read(experiment.checkpoints(job).join("sets.json"));
+        let make = |sets: Vec<Set>| -> Result<Vec<(Set, Images)>> {
+            sets.into_par_iter()
+                .map(|set| Ok((set, set.of(&test)?)))
+                .collect()
+        };
         // The processor has nothing else to do while a GPU trains.
-        let sets = scope.spawn(|| -> Result<Vec<Images>> {
-            let spoil = |(corruption, severity): &(Corruption, usize)| {
-                test.corrupted(*corruption, *severity, 1_000 * *severity as u64)
-            };
-            kinds.par_iter().map(spoil).collect()
-        });
+        let missing = found.missing(&sets);
+        let made = scope.spawn(move || make(missing));
         let mut trained = experiment.settings.device.run(Work {
             experiment,
             job,
@@ -312,54 +418,23 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
             sample: &sample,
         })??;
         let proof = trained.proof.take().map(|proof| scope.spawn(proof));
-        let mut progress = Progress::new(
-            experiment.settings.progress,
-            0,
-            kinds.len() + 1,
-            "sets of test images",
-        );
-        let sets = joined(sets)??;
-        let mut found: Vec<Quality> = Vec::new();
-        let mut before = None;
-        let clean = "clean".to_string();
-        let names = kinds
-            .iter()
-            .map(|(kind, severity)| format!("{} {severity}", kind.name()));
-        let mut names = std::iter::once(clean).chain(names);
-        let mut judged = |thread| -> Result<()> {
-            let quality: Quality = joined(thread)??;
-            progress.advance(&format!(
-                "{}: {:.4}",
-                names.next().unwrap_or_default(),
-                quality[0]
-            ));
-            found.push(quality);
-            Ok(())
-        };
-        for set in std::iter::once(&test).chain(&sets) {
-            let h = (trained.features)(&normalized(&set.pixels));
-            let (head, labels) = (trained.head.clone(), set.labels.clone());
-            // While a GPU looks at a set, the processor judges the one before.
-            let this = scope.spawn(move || quality(&head, &h, &labels));
-            if let Some(thread) = before.replace(this) {
-                judged(thread)?;
-            }
+        let mut made = joined(made)??;
+        if found.forget_unless(trained.loss) {
+            made = make(sets.clone())?;
         }
-        if let Some(thread) = before {
-            judged(thread)?;
-        }
-        let clean = found[0];
-        let mut spoilt: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-        for ((corruption, _), found) in kinds.iter().zip(&found[1..]) {
-            for (name, value) in QUALITIES.iter().zip(found) {
-                let values = spoilt.entry(series(*corruption, name)).or_default();
-                values.push(*value);
-            }
-        }
-        progress.finish();
+        found.judge(&trained, &made, experiment.settings.progress)?;
         let proof = proof.map(|thread| joined(thread)?).transpose()?;
-        Ok::<_, Error>((trained, clean, spoilt, proof))
+        Ok::<_, Error>((trained, found.sets, proof))
     })?;
+    let clean = found[&Set::Clean.name()];
+    let mut spoilt: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for set in &sets {
+        if let Set::Spoilt(corruption, _) = set {
+            for (name, value) in QUALITIES.iter().zip(found[&set.name()]) {
+                spoilt.entry(series(*corruption, name)).or_default().push(value);
+            }
+        }
+    }
     // Bounds of blocks of which one is not proved are no bounds.
     let proof = proof.as_ref();
     let bounds: Option<Vec<Bounds>> = proof.and_then(|p| p.certified.iter().copied().collect());
@@ -382,8 +457,8 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
         ("certified_mu", certified(Bounds::mu, f64::min)),
         ("certified_nu", certified(Bounds::nu, f64::max)),
         (
-            "convolution_norm",
-            (proof.iter().flat_map(|p| p.norms.iter().skip(1).copied()))
+            "convolution_norm_over_bound",
+            (proof.iter().flat_map(|p| p.norms.iter().copied()))
                 .reduce(f64::max)
                 .unwrap_or(f64::NAN),
         ),
