@@ -25,6 +25,7 @@ use burn::tensor::{DType, Element, Tensor, TensorData, TensorMetadata, TensorPri
 use crate::conv::pass::{self, Pass, Shape, node as pass_node};
 #[cfg(feature = "gpu")]
 use crate::gpu;
+use crate::kernel::fourier::Fourier;
 use crate::kernel::monlip::Layout;
 use crate::kernel::{self, adam};
 use crate::portable;
@@ -193,7 +194,7 @@ fn product<B: Backend, const D: usize>(
         let mut native = Err([a.into_primitive().tensor(), b.into_primitive().tensor()]);
         on_gpus!(
             native,
-            |a, D| ordered::<D>(&a[0], &a[1], order, precision),
+            |a, D| D::ordered(&a[0], &a[1], order, precision),
             product_node,
             (order, precision)
         );
@@ -367,6 +368,37 @@ pub(crate) trait Kernels: Backend {
     /// The product of two matrices, or of as many on either side.
     fn product(a: &FloatTensor<Self>, b: &FloatTensor<Self>, _: Precision) -> FloatTensor<Self> {
         Self::float_matmul(a.clone(), b.clone())
+    }
+
+    /// A product with one of its factors transposed, or none.
+    fn ordered(
+        a: &FloatTensor<Self>,
+        b: &FloatTensor<Self>,
+        order: Order,
+        precision: Precision,
+    ) -> FloatTensor<Self> {
+        let turned = |t: &FloatTensor<Self>| Self::float_transpose(t.clone());
+        match order {
+            Order::Plain => Self::product(a, b, precision),
+            Order::Left => Self::product(&turned(a), b, precision),
+            Order::Right => Self::product(a, &turned(b), precision),
+        }
+    }
+
+    /// Images, one a row, at their frequencies: a product with a table, that of the inverse transform or the other.
+    ///
+    /// # Shapes
+    /// `[2·frequencies, pixels]` and `[images, pixels] → [2·frequencies, images]`
+    fn spectra(table: &FloatTensor<Self>, x: &FloatTensor<Self>, _inverse: bool) -> FloatTensor<Self> {
+        Self::ordered(table, x, Order::Right, Precision::Rough)
+    }
+
+    /// The adjoint.
+    ///
+    /// # Shapes
+    /// `[2·frequencies, images]` and `[2·frequencies, pixels] → [images, pixels]`
+    fn images(z: &FloatTensor<Self>, table: &FloatTensor<Self>, _inverse: bool) -> FloatTensor<Self> {
+        Self::ordered(z, table, Order::Left, Precision::Rough)
     }
 
     /// A linear map.
@@ -546,6 +578,42 @@ impl Kernels for Flex {
         })
     }
 
+    fn ordered(a: &Flat, b: &Flat, order: Order, precision: Precision) -> Flat {
+        if order == Order::Plain {
+            return Self::product(a, b, precision);
+        }
+        // Without putting the transpose into memory first.
+        in_precision!(a, T => {
+            let last = |t: &Flat| {
+                let shape = t.shape();
+                let d = shape.num_dims();
+                [shape[d - 2], shape[d - 1]]
+            };
+            let turned = (order == Order::Left, order == Order::Right);
+            let (y, size) = kernel::products((&values::<T>(a), last(a)), (&values::<T>(b), last(b)), turned);
+            let mut shape = a.shape();
+            let d = shape.num_dims();
+            (shape[d - 2], shape[d - 1]) = (size[0], size[1]);
+            tensor(y, shape)
+        })
+    }
+
+    fn spectra(table: &Flat, x: &Flat, inverse: bool) -> Flat {
+        in_precision!(x, T => {
+            let (rows, pixels) = (table.shape()[0], table.shape()[1]);
+            let z = Fourier::<T>::new(pixels.isqrt(), inverse).spectra(&values::<T>(x));
+            tensor(z, [rows, x.shape()[0]])
+        })
+    }
+
+    fn images(z: &Flat, table: &Flat, inverse: bool) -> Flat {
+        in_precision!(z, T => {
+            let pixels = table.shape()[1];
+            let x = Fourier::<T>::new(pixels.isqrt(), inverse).images(&values::<T>(z));
+            tensor(x, [z.shape()[1], pixels])
+        })
+    }
+
     fn adam_step([parameters, gradient, first, second]: [Flat; 4], step: adam::Step) -> [Flat; 3] {
         // In place where nobody else holds the numbers, which is the rule in a training loop.
         let mut tensors =
@@ -668,21 +736,6 @@ fn complex_inverse_node<B: Kernels, C: CheckpointStrategy>(
     }
 }
 
-/// A product with one of its factors transposed, or none.
-pub(crate) fn ordered<B: Kernels>(
-    a: &FloatTensor<B>,
-    b: &FloatTensor<B>,
-    order: Order,
-    precision: Precision,
-) -> FloatTensor<B> {
-    let turned = |t: &FloatTensor<B>| B::float_transpose(t.clone());
-    match order {
-        Order::Plain => B::product(a, b, precision),
-        Order::Left => B::product(&turned(a), b, precision),
-        Order::Right => B::product(a, &turned(b), precision),
-    }
-}
-
 #[cfg(feature = "gpu")]
 #[derive(Debug)]
 struct ProductNode;
@@ -697,17 +750,17 @@ impl<B: Kernels> Backward<B, 2> for ProductNode {
         let [left, right] = ops.parents;
         if let Some(node) = left {
             let gradient = match order {
-                Order::Plain => ordered::<B>(&g, &b, Order::Right, precision),
-                Order::Left => ordered::<B>(&b, &g, Order::Right, precision),
-                Order::Right => ordered::<B>(&g, &b, Order::Plain, precision),
+                Order::Plain => B::ordered(&g, &b, Order::Right, precision),
+                Order::Left => B::ordered(&b, &g, Order::Right, precision),
+                Order::Right => B::ordered(&g, &b, Order::Plain, precision),
             };
             grads.register::<B>(node.id, gradient);
         }
         if let Some(node) = right {
             let gradient = match order {
-                Order::Plain => ordered::<B>(&a, &g, Order::Left, precision),
-                Order::Left => ordered::<B>(&a, &g, Order::Plain, precision),
-                Order::Right => ordered::<B>(&g, &a, Order::Left, precision),
+                Order::Plain => B::ordered(&a, &g, Order::Left, precision),
+                Order::Left => B::ordered(&a, &g, Order::Plain, precision),
+                Order::Right => B::ordered(&g, &a, Order::Left, precision),
             };
             grads.register::<B>(node.id, gradient);
         }
@@ -721,7 +774,7 @@ fn product_node<B: Kernels, C: CheckpointStrategy>(
     (order, precision): (Order, Precision),
 ) -> FloatTensor<Autodiff<B, C>> {
     let nodes = [a.node.clone(), b.node.clone()];
-    let c = ordered::<B>(&a.primitive, &b.primitive, order, precision);
+    let c = B::ordered(&a.primitive, &b.primitive, order, precision);
     match Backward::<B, 2>::prepare::<C>(ProductNode, nodes)
         .compute_bound()
         .stateful()

@@ -201,15 +201,17 @@ pub fn html(folder: &Path) -> Result<usize> {
         today(),
         escape(&machine())
     );
-    for (_, result) in &all {
-        let _ = write!(out, "<a href=\"#{0}\">{0}</a>", escape(&result.experiment));
+    // An experiment may lie in several folders, with different settings.
+    let anchor = |place: &Path| escape(&place.file_name().unwrap_or_default().to_string_lossy());
+    for (place, _) in &all {
+        let _ = write!(out, "<a href=\"#{0}\">{0}</a>", anchor(place));
     }
     out += "</nav>\n";
     for (place, result) in &all {
         let _ = write!(
             out,
             "<h2 id=\"{}\">{}</h2>\n<p class=\"meta\"><code>{}</code><br>{}, {}, {:.0} s of runs{}</p>\n",
-            escape(&result.experiment),
+            anchor(place),
             escape(&result.title),
             escape(&result.command),
             escape(&result.machine),
@@ -220,7 +222,7 @@ pub fn html(folder: &Path) -> Result<usize> {
         for (k, (name, caption)) in result.figures.iter().enumerate() {
             let svg = files::read(&place.join(format!("{name}.svg")))?;
             // Names inside a picture must not meet those of another.
-            let svg = svg.replace("panel", &format!("{}{k}-panel", result.experiment));
+            let svg = svg.replace("panel", &format!("{}{k}-panel", anchor(place)));
             let _ = writeln!(
                 out,
                 "<figure>{svg}<figcaption>{}</figcaption></figure>",

@@ -458,15 +458,20 @@ pub fn today() -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// Reads the results below a folder, in the order of the experiments.
+/// Reads the results in the folders below one, in the order of the experiments; of one experiment, by name.
 pub(crate) fn results(folder: &Path) -> Vec<(PathBuf, ExperimentResult)> {
-    EXPERIMENTS
-        .iter()
-        .filter_map(|name| {
-            let place = folder.join(name);
-            let result = files::read_json(&place.join("result.json")).ok()?;
-            Some((place, result))
+    let places = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut all: Vec<(usize, PathBuf, ExperimentResult)> = places
+        .filter_map(|entry| {
+            let place = entry.path();
+            let result: ExperimentResult = files::read_json(&place.join("result.json")).ok()?;
+            let rank = EXPERIMENTS.iter().position(|name| *name == result.experiment)?;
+            Some((rank, place, result))
         })
+        .collect();
+    all.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    all.into_iter()
+        .map(|(_, place, result)| (place, result))
         .collect()
 }
 

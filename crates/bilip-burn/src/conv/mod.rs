@@ -19,11 +19,12 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::bounds::vector;
 use crate::error::{Error, Result};
+use crate::kernel::fourier::{frequencies, weight};
 use crate::modules::HouseholderOrthogonal;
 use crate::normalized::Groups;
 use crate::ops::{self, Strips, embed};
 use crate::portable::adjoint;
-use pass::{Pass, Shape};
+use pass::{Pass, Shape, Table};
 
 /// Settings of a [`ConvMonLip`] layer.
 #[derive(Clone, Debug)]
@@ -124,17 +125,6 @@ struct Fourier<B: Backend> {
     kernel: Param<Tensor<B, 2>>,
 }
 
-/// One of each pair of conjugate frequencies of images of the given side.
-fn frequencies(size: usize) -> Vec<(usize, usize)> {
-    (0..size)
-        .flat_map(|i| (0..=size / 2).map(move |j| (i, j)))
-        .filter(|&(i, j)| {
-            let own_column = j == 0 || 2 * j == size;
-            !own_column || 2 * i <= size
-        })
-        .collect()
-}
-
 impl<B: Backend> Fourier<B> {
     fn new(size: usize, kernel: usize, device: &B::Device, dtype: DType) -> Self {
         let all = frequencies(size);
@@ -154,10 +144,8 @@ impl<B: Backend> Fourier<B> {
         let shift = |a: usize| (a + size * kernel - radius) % size;
         Fourier {
             forward: table(size * size, &|f, part, at| wave(f, part, (at / size, at % size))),
-            backward: table(size * size, &|(i, j), part, at| {
-                let alone = 2 * i % size == 0 && 2 * j % size == 0;
-                let count = if alone { 1.0 } else { 2.0 };
-                count / (size * size) as f64 * wave((i, j), part, (at / size, at % size))
+            backward: table(size * size, &|f, part, at| {
+                weight(size, f) * wave(f, part, (at / size, at % size))
             }),
             kernel: table(kernel * kernel, &|f, part, at| {
                 wave(f, part, (shift(at / kernel), shift(at % kernel)))
@@ -373,8 +361,14 @@ impl<B: Backend> ConvMonLip<B> {
             s,
             v,
             bias: self.bias.val(),
-            forward: self.fourier.forward.val(),
-            backward: self.fourier.backward.val(),
+            forward: Table {
+                values: self.fourier.forward.val(),
+                inverse: false,
+            },
+            backward: Table {
+                values: self.fourier.backward.val(),
+                inverse: true,
+            },
         };
         let y = ops::pass(pass, &Arc::new(shape)).mul_scalar((0.5 * gamma).sqrt());
         let skip = match config.published {

@@ -20,7 +20,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 
-use crate::ops::{Kernels, Order, Precision, ordered, primitive, wrap};
+use crate::ops::{Kernels, Order, Precision, primitive, wrap};
 use crate::portable::{self, activate};
 
 /// What a pass has to know besides its tensors.
@@ -43,8 +43,8 @@ pub(crate) struct Pass<B: Backend> {
     pub s: Tensor<B, 3>,
     pub v: Tensor<B, 2>,
     pub bias: Tensor<B, 1>,
-    pub forward: Tensor<B, 2>,
-    pub backward: Tensor<B, 2>,
+    pub forward: Table<B>,
+    pub backward: Table<B>,
 }
 
 /// What the way back needs of the way there.
@@ -60,6 +60,24 @@ pub(crate) struct Tape<B: Backend> {
 /// Products as a backend makes them.
 pub(crate) trait Multiply<B: Backend> {
     fn multiply<const D: usize>(&self, a: Tensor<B, D>, b: Tensor<B, D>, order: Order) -> Tensor<B, D>;
+
+    /// Images, one a row, at their frequencies, one a row.
+    fn spectra(&self, table: &Table<B>, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        self.multiply(table.values.clone(), x, Order::Right)
+    }
+
+    /// The adjoint.
+    fn images(&self, z: Tensor<B, 2>, table: &Table<B>) -> Tensor<B, 2> {
+        self.multiply(z, table.values.clone(), Order::Left)
+    }
+}
+
+/// A table of the Fourier transform, or of its inverse.
+#[derive(Clone, Debug)]
+pub(crate) struct Table<B: Backend> {
+    /// `[2·frequencies, pixels]`.
+    pub values: Tensor<B, 2>,
+    pub inverse: bool,
 }
 
 /// The backend's own kernels.
@@ -67,12 +85,17 @@ struct Native;
 
 impl<B: Kernels> Multiply<B> for Native {
     fn multiply<const D: usize>(&self, a: Tensor<B, D>, b: Tensor<B, D>, order: Order) -> Tensor<B, D> {
-        wrap(ordered::<B>(
-            &primitive(a),
-            &primitive(b),
-            order,
-            Precision::Rough,
-        ))
+        wrap(B::ordered(&primitive(a), &primitive(b), order, Precision::Rough))
+    }
+
+    fn spectra(&self, table: &Table<B>, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        let values = primitive(table.values.clone());
+        wrap(B::spectra(&values, &primitive(x), table.inverse))
+    }
+
+    fn images(&self, z: Tensor<B, 2>, table: &Table<B>) -> Tensor<B, 2> {
+        let values = primitive(table.values.clone());
+        wrap(B::images(&primitive(z), &values, table.inverse))
     }
 }
 
@@ -110,22 +133,18 @@ impl<B: Backend> Pass<B> {
             .reshape([all, 2 * m, before])
     }
 
-    fn spectra(&self, x: Tensor<B, 3>, table: &Tensor<B, 2>, by: &impl Multiply<B>) -> Tensor<B, 3> {
+    fn spectra(&self, x: Tensor<B, 3>, table: &Table<B>, by: &impl Multiply<B>) -> Tensor<B, 3> {
         let [channels, batch, pixels] = x.dims();
         let all = self.v.dims()[0];
-        by.multiply(table.clone(), x.reshape([channels * batch, pixels]), Order::Right)
+        by.spectra(table, x.reshape([channels * batch, pixels]))
             .reshape([all, 2 * channels, batch])
     }
 
-    fn images(&self, z: Tensor<B, 3>, table: &Tensor<B, 2>, by: &impl Multiply<B>) -> Tensor<B, 3> {
+    fn images(&self, z: Tensor<B, 3>, table: &Table<B>, by: &impl Multiply<B>) -> Tensor<B, 3> {
         let [all, twice, batch] = z.dims();
-        let pixels = table.dims()[1];
-        by.multiply(
-            z.reshape([2 * all, twice / 2 * batch]),
-            table.clone(),
-            Order::Left,
-        )
-        .reshape([twice / 2, batch, pixels])
+        let pixels = table.values.dims()[1];
+        by.images(z.reshape([2 * all, twice / 2 * batch]), table)
+            .reshape([twice / 2, batch, pixels])
     }
 
     /// `(Σ S_kᴴ ẑ_k)ᵀ T`, `[channels, batch, pixels]`.
@@ -237,8 +256,8 @@ pub(crate) fn pack<B: Backend>(pass: Pass<B>) -> Arguments<B> {
         primitive(pass.s),
         primitive(pass.v),
         primitive(pass.bias),
-        primitive(pass.forward),
-        primitive(pass.backward),
+        primitive(pass.forward.values),
+        primitive(pass.backward.values),
     ]
 }
 
@@ -248,8 +267,14 @@ pub(crate) fn unpack<B: Backend>([x, s, v, bias, forward, backward]: Arguments<B
         s: wrap(s),
         v: wrap(v),
         bias: wrap(bias),
-        forward: wrap(forward),
-        backward: wrap(backward),
+        forward: Table {
+            values: wrap(forward),
+            inverse: false,
+        },
+        backward: Table {
+            values: wrap(backward),
+            inverse: true,
+        },
     }
 }
 

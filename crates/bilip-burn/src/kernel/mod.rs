@@ -10,6 +10,7 @@ use bilip::faer::{Accum, MatMut, MatRef, Par};
 pub(crate) mod adam;
 pub(crate) mod cayley;
 pub(crate) mod convolution;
+pub(crate) mod fourier;
 pub(crate) mod monlip;
 
 /// Runs `work` on `0..count`, in parallel when `flops` says that it pays, results in order.
@@ -55,4 +56,34 @@ pub(crate) fn gemm<T: Real>(
             || gemm(b, accum, bottom, rhs, alpha),
         );
     }
+}
+
+/// Products of as many matrices on either side, `a` or `b` transposed or neither, all row by row: `[rows, columns]` of each, and of what comes out.
+pub(crate) fn products<T: Real>(
+    (a, [m, k]): (&[T], [usize; 2]),
+    (b, [p, q]): (&[T], [usize; 2]),
+    (turn_a, turn_b): (bool, bool),
+) -> (Vec<T>, [usize; 2]) {
+    use rayon::prelude::*;
+    let rows = if turn_a { k } else { m };
+    let columns = if turn_b { p } else { q };
+    let count = a.len() / (m * k).max(1);
+    let mut y = vec![T::zero(); count * rows * columns];
+    (y.par_chunks_mut((rows * columns).max(1)))
+        .zip(a.par_chunks((m * k).max(1)))
+        .zip(b.par_chunks((p * q).max(1)))
+        .for_each(|((y, a), b)| {
+            let (a, b) = (
+                MatRef::from_row_major_slice(a, m, k),
+                MatRef::from_row_major_slice(b, p, q),
+            );
+            gemm(
+                MatMut::from_row_major_slice_mut(y, rows, columns),
+                Accum::Replace,
+                if turn_a { a.transpose() } else { a },
+                if turn_b { b.transpose() } else { b },
+                T::one(),
+            );
+        });
+    (y, [rows, columns])
 }
