@@ -12,6 +12,7 @@ pub(crate) mod cayley;
 pub(crate) mod convolution;
 pub(crate) mod fourier;
 pub(crate) mod monlip;
+pub(crate) mod rearrange;
 
 /// Runs `work` on `0..count`, in parallel when `flops` says that it pays, results in order.
 pub(crate) fn map<R: Send>(count: usize, flops: usize, work: impl Fn(usize) -> R + Sync + Send) -> Vec<R> {

@@ -179,3 +179,53 @@ pub(crate) fn unfold<B: Backend>(x: Tensor<B, 5>, window: Window) -> Tensor<B, 3
 pub(crate) fn fold<B: Backend>(columns: Tensor<B, 3>, window: Window, shape: [usize; 5]) -> Tensor<B, 5> {
     Linear::Fold(window, shape).of(columns)
 }
+
+#[cfg(test)]
+mod tests {
+    use bilip::Rng;
+    use burn::tensor::ops::FloatTensorOps;
+    use burn::tensor::{DType, TensorData};
+
+    use super::*;
+
+    #[test]
+    fn kernels_rearrange_as_tensor_operations_do() {
+        let strips = Strips {
+            rows: 11,
+            first: 2,
+            stride: 3,
+            pieces: 3,
+            from: 1,
+            height: 2,
+        };
+        let maps: [(Linear, &[usize]); 4] = [
+            (Linear::Embed, &[3, 8, 5]),
+            (Linear::Skew, &[2, 38, 19]),
+            (Linear::Strips(strips), &[4, 22, 3]),
+            (Linear::Exchange([2, 3, 4, 5]), &[2, 3, 4, 5]),
+        ];
+        let device = Default::default();
+        let random = |shape: &[usize], seed| {
+            let values = Rng::new(seed).normals(shape.iter().product());
+            let data = TensorData::new(values, shape.to_vec());
+            Flex::float_from_data(data.convert_dtype(DType::F64), &device)
+        };
+        let numbers = |x: FloatTensor<Flex>| -> (Vec<usize>, Vec<f64>) {
+            let data = wrap::<Flex, 1>(x.clone()).into_data();
+            (data.shape.to_vec(), data.iter::<f64>().collect())
+        };
+        for (map, shape) in maps {
+            let x = random(shape, 1);
+            let (found, plain) = (Flex::mapped(map, &x), map.plainly::<Flex>(x));
+            let (outer, values) = numbers(plain);
+            assert_eq!(numbers(found), (outer.clone(), values), "{map:?}");
+            let d = random(&outer, 2);
+            let (found, plain) = (Flex::mapped_back(map, &d), map.adjoint_plainly::<Flex>(d));
+            let (found, plain) = (numbers(found), numbers(plain));
+            assert_eq!(found.0, plain.0, "{map:?}");
+            for (a, b) in found.1.iter().zip(&plain.1) {
+                assert!((a - b).abs() < 1e-14, "{map:?}");
+            }
+        }
+    }
+}
