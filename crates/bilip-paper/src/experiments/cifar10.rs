@@ -510,13 +510,13 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
         clean.into_iter().chain(spoilt).collect()
     };
     let runs: Vec<&JobResult> = result.runs.iter().filter(|r| r.seed == 0).collect();
+    // Means over other kinds of images could not be compared.
+    let common = |c: &&Corruption| !c.is_extra() && runs.iter().all(|r| r.series.contains_key(c.name()));
+    let common: Vec<&Corruption> = Corruption::ALL.iter().filter(common).collect();
     let mut means = Panel::new("mean", "severity", "accuracy").y_range(0.0, 1.0);
     for (k, run) in runs.iter().enumerate() {
         let values: Vec<f64> = (0..severities.clone().count())
-            .map(|s| {
-                let kinds = Corruption::ALL.iter().filter(|c| !c.is_extra());
-                mean(kinds.filter_map(|c| run.series.get(c.name())?.get(s)))
-            })
+            .map(|s| mean(common.iter().filter_map(|c| run.series.get(c.name())?.get(s))))
             .collect();
         means.push(Mark::line(line(run, &values), k).labelled(&run.model));
     }
@@ -538,8 +538,10 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
     )?;
     result.figures.push((
         "corruptions".into(),
-        "Accuracy on clean test images (severity 0) and on images spoilt in seventeen ways, seed 0; the mean leaves out those for validation."
-            .into(),
+        format!(
+            "Accuracy on clean test images (severity 0) and on images spoilt in seventeen ways, seed 0; the mean is over {} kinds, which all runs have, without those for validation.",
+            common.len()
+        ),
     ));
     if experiment.settings.quick && experiment.settings.data.is_none() {
         result
