@@ -20,7 +20,7 @@ use burn::tensor::{Tensor, TensorData};
 
 type B = Autodiff<Flex>;
 
-/// Name, n, hidden widths, blocks, batch: the shapes of `jax_bench.py`.
+/// Name, n, hidden widths, blocks, batch: the shapes timed in JAX beside it.
 fn shape(name: &str) -> Option<Shape> {
     Some(match name {
         "step" => (1, vec![32; 8], 1, 100),

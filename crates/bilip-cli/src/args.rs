@@ -429,7 +429,7 @@ pub struct Bench {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "What has been run is not run again: remove the folder to start anew.\n\nExample:\n  bilip repro step --quick --out /tmp/step"
+    after_help = "What has been run is not run again: give another --out, or remove the folder, to start anew.\n\nExample:\n  bilip repro step --quick"
 )]
 pub struct Repro {
     /// step, rosenbrock, rosenbrock-sine, parametric, rosenbrock20, solver, inverse, moons, cifar10, all; or report
@@ -437,7 +437,7 @@ pub struct Repro {
     /// Seeds of every model
     #[arg(long, default_value_t = 5)]
     pub seeds: usize,
-    /// Folder to write to [default: results/NAME]
+    /// Folder to write to [default: results/NAME, with --quick results-quick/NAME]
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
     /// A version that takes seconds, to see that everything works

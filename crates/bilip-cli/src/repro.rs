@@ -38,6 +38,7 @@ pub fn run(args: &args::Repro) -> Result<Outcome> {
     );
     for name in names {
         let out = match (&args.out, args.name.as_str()) {
+            (None, _) if args.quick => Path::new("results-quick").join(name),
             (None, _) => Path::new("results").join(name),
             (Some(folder), "all") => folder.join(name),
             (Some(folder), _) => folder.clone(),
@@ -54,7 +55,7 @@ pub fn run(args: &args::Repro) -> Result<Outcome> {
                 epochs: args.epochs,
                 width: args.width,
                 progress: args.jobs == 1 && args.job.is_none(),
-                command: command_line(args, name),
+                command: command_line(args, name, &out),
                 device: args.device,
                 data: args.data.clone(),
             },
@@ -82,7 +83,7 @@ pub fn run(args: &args::Repro) -> Result<Outcome> {
 }
 
 /// The command for the record, without what does not matter: results hold all runs on file, whichever were made last.
-fn command_line(args: &args::Repro, name: &str) -> String {
+fn command_line(args: &args::Repro, name: &str, out: &Path) -> String {
     let mut text = format!("bilip repro {name} --seeds {}", args.seeds);
     if args.quick {
         text += " --quick";
@@ -98,6 +99,9 @@ fn command_line(args: &args::Repro, name: &str) -> String {
     }
     if let Some(config) = &args.config {
         text += &format!(" --config {}", config.display());
+    }
+    if args.out.is_some() && out != Path::new("results").join(name) {
+        text += &format!(" --out {}", out.display());
     }
     text
 }
@@ -122,7 +126,10 @@ fn run_jobs(args: &args::Repro, name: &str, out: &Path, experiment: &Experiment)
         jobs.into_iter().partition(|j| experiment.finished(j).is_some());
     let mut done = finished.len();
     if done > 0 {
-        eprintln!("{name}: {done} of {count} runs are there already");
+        eprintln!(
+            "{name}: {done} of {count} runs are there already, in {}",
+            out.display()
+        );
     }
     if !waiting.is_empty() {
         // What is there can be gathered without the device it came from.

@@ -27,10 +27,13 @@ fn load(experiment: &Experiment, tau: usize) -> Result<PlNet<f64>> {
         .unwrap_or(std::path::Path::new("."))
         .join("rosenbrock20/models");
     let path = folder.join(format!("plnet_{tau}_-seed0.safetensors"));
+    let quick = if experiment.settings.quick { " --quick" } else { "" };
     let model = Model::load(&path).map_err(|e| {
         Error::config(
             path.display().to_string(),
-            format!("{e}; run the experiment rosenbrock20 first, its models are what is minimised here"),
+            format!(
+                "{e}; this is what is minimised here: `bilip repro rosenbrock20{quick} --only \"plnet({tau})\" --seeds 1 --out FOLDER/rosenbrock20` trains it, then `bilip repro solver{quick} --out FOLDER/solver`"
+            ),
         )
     })?;
     match model.network {
