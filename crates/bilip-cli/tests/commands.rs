@@ -691,6 +691,15 @@ fn experiments_run_in_their_short_version_and_make_a_page() {
     let other = place.run("repro step --quick --seeds 1 --epochs 3 --out out/step");
     assert_eq!(other.code, 2);
     assert!(other.stderr.contains("epochs 2 instead of 3"), "{}", other.stderr);
+    // Without the networks of another experiment it says how to come by them; short versions have a folder of their own.
+    let alone = place.run("repro solver --quick");
+    assert_eq!(alone.code, 2);
+    for part in [
+        "results-quick/rosenbrock20/models",
+        "bilip repro rosenbrock20 --quick --only",
+    ] {
+        assert!(alone.stderr.contains(part), "{}", alone.stderr);
+    }
     assert!(place.ok("repro report --out out").contains("9 experiments"));
     let page = place.read("out/report.html");
     for part in ["<svg", "rosenbrock20", "published", "bilip repro step"] {
