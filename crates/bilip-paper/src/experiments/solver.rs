@@ -30,7 +30,7 @@ fn load(experiment: &Experiment, tau: usize) -> Result<PlNet<f64>> {
     let quick = if experiment.settings.quick { " --quick" } else { "" };
     let model = Model::load(&path).map_err(|e| {
         Error::config(
-            path.display().to_string(),
+            "solver",
             format!(
                 "{e}; this is what is minimised here: `bilip repro rosenbrock20{quick} --only \"plnet({tau})\" --seeds 1 --out FOLDER/rosenbrock20` trains it, then `bilip repro solver{quick} --out FOLDER/solver`"
             ),
