@@ -536,10 +536,7 @@ fn every_bad_input_is_one_clear_message() {
             "repro all --config key.toml --out o".into(),
             "belongs to one experiment",
         ),
-        (
-            "repro solver --out o".into(),
-            "run the experiment rosenbrock20 first",
-        ),
+        ("repro solver --out o".into(), "bilip repro rosenbrock20 --only"),
         ("repro report --out folder".into(), "no results"),
         (
             "repro step --width 4 --out o".into(),
