@@ -68,7 +68,7 @@ impl<B: Backend> PublishedBiLipNet<B> {
         let monotone = self.net.monotone.iter().map(frozen).collect::<Result<_>>()?;
         let net = bilip::BiLipNet::<f64>::from_layers(orthogonal, monotone)?;
         let certificate = net.certificate();
-        certificate.certified().ok_or_else(|| {
+        certificate.proved().bounds().ok_or_else(|| {
             Error::from(bilip::Error::NotCertifiable {
                 what: "network".into(),
                 reason: "no positive lower bound is left".into(),

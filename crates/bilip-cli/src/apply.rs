@@ -3,13 +3,15 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use bilip::{InverseOptions, Status, write_file};
-use serde_json::json;
+use bilip::{Inverse, InverseOptions, RowReport, Status, at_most};
+use bilip_burn::Progress;
+use serde_json::{Value, json};
 
 use crate::Outcome;
 use crate::args;
 use crate::model::Loaded;
-use crate::table::{Output, Table, Variables, check_output, print};
+use crate::table::{Column, Output, Table, Variables, check_output, write_text};
+use crate::text::{list, print, shown};
 
 /// One row of p for every row: as given, or the only one repeated.
 fn spread(p: Vec<f64>, parameters: usize, rows: usize) -> Result<Vec<f64>> {
@@ -47,6 +49,7 @@ pub fn eval(args: &args::Eval) -> Result<Outcome> {
         // The process of a classifier is in double precision.
         single: model.single() && decisions.is_none(),
         words: decisions.as_deref().map(|d| ("class", d)),
+        more: Vec::new(),
     }
     .write(&args.output)?;
     Ok(Outcome::Done)
@@ -58,10 +61,34 @@ fn columns(table: &Table, variables: &Variables, model: &Loaded, what: &str) -> 
             "{}: the model has {} {what} ({}), the table {} columns of other names",
             model.shown,
             variables.names.len(),
-            variables.names.join(", "),
+            list(&variables.names),
             table.columns()
         )
     })
+}
+
+/// Rows inverted between two looks at the progress: enough to keep many cores busy for a while.
+const BLOCK: usize = 16_384;
+
+/// Inverts rows in blocks, with progress where there are many.
+fn invert_rows(model: &Loaded, y: &[f64], p: &[f64], options: &InverseOptions) -> Result<Inverse> {
+    let (n, parameters) = (model.n(), model.parameters());
+    let rows = y.len() / n;
+    let mut all = Inverse {
+        x: Vec::with_capacity(y.len()),
+        rows: Vec::with_capacity(rows),
+    };
+    let mut progress = Progress::new(rows > BLOCK, 0, rows.div_ceil(BLOCK), "blocks of rows");
+    for start in (0..rows).step_by(BLOCK) {
+        let range = start..(start + BLOCK).min(rows);
+        let p = &p[range.start * parameters..range.end * parameters];
+        let block = model.inverse(&y[range.start * n..range.end * n], p, options)?;
+        all.x.extend(block.x);
+        all.rows.extend(block.rows);
+        progress.advance(&format!("{} rows done", range.end));
+    }
+    progress.finish();
+    Ok(all)
 }
 
 pub fn invert(args: &args::Invert) -> Result<Outcome> {
@@ -84,60 +111,133 @@ pub fn invert(args: &args::Invert) -> Result<Outcome> {
     let p = model.parameters_at(args.at.at.as_deref(), Some(&table))?;
     let p = spread(p, model.parameters(), table.rows())?;
     let clock = Instant::now();
-    let inverse = model.inverse(&y, &p, &options)?;
+    let inverse = invert_rows(&model, &y, &p, &options)?;
     let seconds = clock.elapsed().as_secs_f64();
-
-    let rows = inverse.rows.len();
-    let converged = inverse
-        .rows
-        .iter()
-        .filter(|r| r.status == Status::Converged)
-        .count();
-    let largest = |f: fn(&bilip::RowReport) -> f64| inverse.rows.iter().map(f).fold(0.0f64, f64::max);
-    let error = largest(|r| r.error_bound);
-    let iterations: Vec<usize> = inverse.rows.iter().map(|r| r.iterations).collect();
+    let names = model.inputs();
     Output {
-        names: &model.inputs(),
         values: &inverse.x,
         single: false,
         words: None,
+        more: match args.errors {
+            true => row_columns(&inverse, &names),
+            false => Vec::new(),
+        },
+        names: &names,
     }
     .write(&args.output)?;
     if let Some(path) = &args.report {
-        let report = json!({
-            "rows": rows,
-            "converged": converged,
-            "max_error_bound": error,
-            "max_residual": largest(|r| r.residual),
-            "iterations": {
-                "mean": iterations.iter().sum::<usize>() as f64 / rows.max(1) as f64,
-                "max": iterations.iter().max(),
-            },
-            "seconds": seconds,
-            "method": args.method.to_string(),
-            "tolerance": args.tol,
-        });
-        let text = serde_json::to_string_pretty(&report)? + "\n";
-        if crate::table::is_stream(path) {
-            print(&text)?;
-        } else {
-            write_file(path, text.as_bytes())?;
-        }
+        let report = report(&inverse, seconds, args);
+        write_text(path, &(serde_json::to_string_pretty(&report)? + "\n"))?;
     }
-    if converged == rows {
+    if inverse.converged() {
         return Ok(Outcome::Done);
     }
-    eprintln!(
-        "{} of {rows} rows did not reach {:e}; the largest proved error is {}. Try {}a larger --tol",
-        rows - converged,
-        args.tol,
-        up(error, 1),
-        match args.method {
-            bilip::Method::Auto => "",
-            _ => "--method auto or ",
-        }
-    );
+    eprintln!("{}", shortfall(&inverse, args));
     Ok(Outcome::NotMet)
+}
+
+/// What is known of every row, as columns.
+fn row_columns(inverse: &Inverse, inputs: &[String]) -> Vec<(String, Column)> {
+    let rows = &inverse.rows;
+    let columns = [
+        (
+            "error_bound",
+            Column::Numbers(rows.iter().map(|r| r.error_bound).collect()),
+        ),
+        (
+            "status",
+            Column::Words(rows.iter().map(|r| (r.status.name(), code(r.status))).collect()),
+        ),
+        (
+            "iterations",
+            Column::Numbers(rows.iter().map(|r| r.iterations as f64).collect()),
+        ),
+    ];
+    let unused = |name: &str| {
+        let mut name = name.to_string();
+        while inputs.contains(&name) {
+            name.push('_');
+        }
+        name
+    };
+    columns.into_iter().map(|(name, c)| (unused(name), c)).collect()
+}
+
+/// A status where there are only numbers.
+fn code(status: Status) -> f64 {
+    match status {
+        Status::Converged => 0.0,
+        Status::MaxIterations => 1.0,
+        Status::PrecisionLimit => 2.0,
+        Status::Stalled => 3.0,
+        _ => 4.0,
+    }
+}
+
+/// A number that may be infinite.
+fn number(value: f64) -> Value {
+    match value.is_finite() {
+        true => json!(value),
+        false => json!(bilip::json_number::text(value)),
+    }
+}
+
+fn report(inverse: &Inverse, seconds: f64, args: &args::Invert) -> Value {
+    let rows = &inverse.rows;
+    let column = |f: fn(&RowReport) -> Value| Value::Array(rows.iter().map(f).collect());
+    let total: usize = rows.iter().map(|r| r.iterations).sum();
+    json!({
+        "rows": rows.len(),
+        "converged": rows.iter().filter(|r| r.status == Status::Converged).count(),
+        "max_error_bound": number(inverse.max_error_bound()),
+        "max_residual": number(rows.iter().map(|r| r.residual).fold(0.0, f64::max)),
+        "iterations": {
+            "mean": total as f64 / rows.len().max(1) as f64,
+            "max": inverse.max_iterations(),
+        },
+        "seconds": seconds,
+        "method": args.method.to_string(),
+        "tolerance": args.tol,
+        "per_row": {
+            "error_bound": column(|r| number(r.error_bound)),
+            "status": column(|r| json!(r.status.name())),
+            "iterations": column(|r| json!(r.iterations)),
+        },
+    })
+}
+
+/// Which rows fell short, and what would help.
+fn shortfall(inverse: &Inverse, args: &args::Invert) -> String {
+    let count = |status: Status| inverse.rows.iter().filter(|r| r.status == status).count();
+    let kinds: Vec<String> = [
+        (Status::MaxIterations, "at the limit of iterations"),
+        (Status::PrecisionLimit, "at the limit of double precision"),
+        (Status::Stalled, "without progress"),
+        (Status::OutOfRange, "beyond the range of numbers, without an answer"),
+    ]
+    .into_iter()
+    .filter(|(status, _)| count(*status) > 0)
+    .map(|(status, what)| format!("{} {what}", count(status)))
+    .collect();
+    let short = || inverse.rows.iter().filter(|r| r.status != Status::Converged);
+    let finite = short().map(|r| r.error_bound).filter(|b| b.is_finite());
+    let advice = match finite.fold(0.0, f64::max) {
+        0.0 => String::new(),
+        largest => {
+            let method = match args.method {
+                bilip::Method::Auto => "",
+                _ => "try --method auto, or ",
+            };
+            format!("; {method}--tol {} accepts all that have an answer", at_most(largest, 2))
+        }
+    };
+    format!(
+        "{} of {} rows did not reach {:e}: {}{advice}",
+        short().count(),
+        inverse.rows.len(),
+        args.tol,
+        kinds.join(", ")
+    )
 }
 
 pub fn minimize(args: &args::Minimize) -> Result<Outcome> {
@@ -172,98 +272,39 @@ pub fn minimize(args: &args::Minimize) -> Result<Outcome> {
     if minima.iter().all(|m| m.status == Status::Converged) {
         return Ok(Outcome::Done);
     }
-    eprintln!(
-        "the proved distance to the minimum is not within {:e}; try a larger --tol",
-        args.tol
-    );
+    eprintln!("{}", far_from_minimum(&minima, args.tol));
     Ok(Outcome::NotMet)
+}
+
+/// Why minima are not as near as asked for, and what would help.
+pub fn far_from_minimum(minima: &[bilip::Minimum], tolerance: f64) -> String {
+    let largest = minima.iter().map(|m| m.distance_bound).fold(0.0, f64::max);
+    let advice = match largest.is_finite() {
+        true => format!("--tol {} accepts it", at_most(largest, 2)),
+        false => "the numbers leave the range of double precision on the way to it".to_string(),
+    };
+    format!("the proved distance to the minimum is not within {tolerance:e}; {advice}")
 }
 
 /// `a = 1, b = 2`.
 pub fn named(names: &[String], values: &[f64]) -> String {
     let parts: Vec<String> = (names.iter().zip(values))
-        .map(|(n, v)| format!("{n} = {v}"))
+        .map(|(n, v)| format!("{} = {v}", shown(n)))
         .collect();
     parts.join(", ")
 }
 
-/// A positive number to so many digits after the first, rounded up: what is proved below it stays true.
-pub fn up(value: f64, digits: usize) -> String {
-    rounded(value, digits, |shown| shown >= value, f64::next_up)
-}
-
-/// The same, rounded down.
-pub fn down(value: f64, digits: usize) -> String {
-    rounded(value, digits, |shown| shown <= value, f64::next_down)
-}
-
-fn rounded(value: f64, digits: usize, good: impl Fn(f64) -> bool, step: fn(f64) -> f64) -> String {
-    // Nudge the number in the right direction until its rounding lies on that side.
-    let mut at = value;
-    let mut nudge = 1e-17;
-    loop {
-        let text = format!("{at:.digits$e}");
-        match text.parse::<f64>() {
-            Ok(shown) if good(shown) || !value.is_finite() || value == 0.0 => return plain(&text, shown),
-            _ => {}
-        }
-        let direction = if step(1.0) > 1.0 { 1.0 } else { -1.0 };
-        at = step(value + direction * nudge * value.abs());
-        nudge *= 2.0;
-    }
-}
-
-/// Without an exponent where that is no longer than with one.
-fn plain(text: &str, value: f64) -> String {
-    let simple = value.to_string();
-    match simple.len() <= text.len() + 2 {
-        true => simple,
-        false => text.to_string(),
-    }
-}
-
-/// A minimum in words.
+/// A minimum in words. What is proved is proved of the fitted network.
 pub fn describe(model: &Loaded, minimum: &bilip::Minimum) -> String {
+    if minimum.status == Status::OutOfRange {
+        return "minimum: none was found, the numbers leave the range of double precision\n".into();
+    }
     format!(
-        "minimum {} = {} at {}\n  proved: within {} of the minimiser, value within {} of the minimum\n",
-        model.targets()[0],
+        "minimum {} = {} at {}\n  proved of the network: distance to its minimizer <= {}, value above its minimum <= {}\n",
+        shown(&model.targets()[0]),
         minimum.value,
         named(&model.inputs(), &minimum.x),
-        up(minimum.distance_bound, 1),
-        up(minimum.gap, 1)
+        at_most(minimum.distance_bound, 2),
+        at_most(minimum.gap, 2)
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shown_bounds_are_never_better_than_proved_ones() {
-        for value in [
-            4.517755e-12,
-            9.035510e-10,
-            0.1,
-            1.0,
-            123456.789,
-            1.0 / 3.0,
-            5e-324,
-            9.9999999,
-        ] {
-            for digits in 0..8 {
-                assert!(
-                    up(value, digits).parse::<f64>().unwrap() >= value,
-                    "{value} {digits}"
-                );
-                assert!(
-                    down(value, digits).parse::<f64>().unwrap() <= value,
-                    "{value} {digits}"
-                );
-            }
-        }
-        assert_eq!(down(0.0025655, 4), "0.0025655");
-        assert_eq!(down(4.517755e-12, 4), "4.5177e-12");
-        assert_eq!(up(9.035510e-10, 4), "9.0356e-10");
-        assert_eq!(up(0.0, 1), "0");
-    }
 }

@@ -233,7 +233,7 @@ pub struct Eval {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Example:\n  bilip invert map.safetensors -i y.csv -o x.csv --tol 1e-10 --report report.json"
+    after_help = "Example:\n  bilip invert map.safetensors -i y.csv -o x.csv --tol 1e-10 --errors"
 )]
 pub struct Invert {
     /// Model file
@@ -253,7 +253,11 @@ pub struct Invert {
     /// Largest number of iterations
     #[arg(long)]
     pub max_iterations: Option<usize>,
-    /// Write a report as JSON
+    /// Add columns error_bound, status and iterations (in .npy a status is a number: 0 converged, 1 max_iterations,
+    /// 2 precision_limit, 3 stalled, 4 out_of_range)
+    #[arg(long)]
+    pub errors: bool,
+    /// Write a report as JSON, the same for every row included
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     #[command(flatten)]
@@ -277,7 +281,7 @@ pub struct Minimize {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The stored certificate is not trusted: everything is proved from the numbers.\n\nExample:\n  bilip certify oven.safetensors"
+    after_help = "The stored certificate is not trusted: everything is proved from the weights. Numbers behind <= are rounded up and numbers behind >= down.\n\nExample:\n  bilip certify oven.safetensors"
 )]
 pub struct Certify {
     /// Model file

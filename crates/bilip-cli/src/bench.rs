@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::Outcome;
 use crate::args::{self, BenchConfig, BenchWhat};
-use crate::table::print;
+use crate::text::print;
 
 struct Shape {
     name: &'static str,

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::Outcome;
 use crate::args;
 use crate::model::Loaded;
-use crate::table::print;
+use crate::text::{list, print, shown};
 
 pub fn certify(args: &args::Certify) -> Result<Outcome> {
     let model = Model::load(&args.model).with_context(|| args.model.display().to_string())?;
@@ -20,7 +20,7 @@ pub fn certify(args: &args::Certify) -> Result<Outcome> {
     if certificate.holds() {
         return Ok(Outcome::Done);
     }
-    eprintln!("the bounds that the model claims are not proved for its stored numbers");
+    eprintln!("the bounds that the model claims are not proved for its stored weights");
     Ok(Outcome::NotMet)
 }
 
@@ -119,7 +119,7 @@ pub fn inspect(args: &args::Inspect) -> Result<Outcome> {
         Stored::F64(n) => layers(n),
     };
     let precision = if model.single() { "f32" } else { "f64" };
-    let certificate = model.model.certificate();
+    let stored = model.model.stored_certificate();
     if args.json {
         let report = json!({
             "kind": model.kind(),
@@ -130,33 +130,29 @@ pub fn inspect(args: &args::Inspect) -> Result<Outcome> {
             "targets": model.targets(),
             "weights": count,
             "layers": lines,
-            "certificate": certificate,
+            "certificate": stored,
             "provenance": model.model.provenance,
         });
         print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
         return Ok(Outcome::Done);
     }
     let mut text = format!("{}, {precision}, {count} stored weights\n", model.kind());
-    text += &format!("  inputs      {}\n", model.inputs().join(", "));
+    text += &format!("  inputs      {}\n", list(&model.inputs()));
     if model.parameters() > 0 {
-        text += &format!("  parameters  {}\n", model.parameter_names().join(", "));
+        text += &format!("  parameters  {}\n", list(&model.parameter_names()));
     }
-    text += &format!("  outputs     {}\n", model.targets().join(", "));
-    let verdict = if certificate.holds() {
-        "as stored; bilip certify proves them anew"
-    } else {
-        "NOT proved"
-    };
+    text += &format!("  outputs     {}\n", list(&model.targets()));
+    let claim = model.model.claim();
     text += &format!(
-        "  bounds      ({}, {}) {verdict}\n",
-        certificate.mu(),
-        certificate.nu()
+        "  claims      mu = {}, nu = {}; bilip certify proves it or not\n",
+        claim.mu(),
+        claim.nu()
     );
     for (k, line) in lines.iter().enumerate() {
         text += &format!("  layer {k}: {line}\n");
     }
     for (key, value) in &model.model.provenance {
-        text += &format!("  {key}: {value}\n");
+        text += &format!("  {}: {}\n", shown(key), shown(value));
     }
     print(&text)?;
     Ok(Outcome::Done)

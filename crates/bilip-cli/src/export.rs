@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use bilip::{Stored, write_file};
+use bilip::{Stored, at_least, at_most, write_file};
 use safetensors::SafeTensors;
 
 use crate::Outcome;
@@ -12,31 +12,59 @@ use crate::args;
 use crate::model::{Loaded, numbers};
 use crate::onnx;
 use crate::table::{Output, check_file};
+use crate::text::shown;
 
 pub fn run(args: &args::Export) -> Result<Outcome> {
     let model = Loaded::read(&args.model)?;
+    let mut outcome = Outcome::Done;
     if let Some(path) = &args.onnx {
         check_file(path, &[&args.model])?;
-        let mut metadata = BTreeMap::new();
-        metadata.insert(
-            "bilip".to_string(),
-            serde_json::to_string(&model.model.certificate())?,
-        );
-        for (key, names) in [("inputs", model.inputs()), ("targets", model.targets())] {
-            metadata.insert(key.to_string(), serde_json::to_string(&names)?);
-        }
-        let bytes = match &model.model.network {
-            Stored::F32(n) => onnx::encode(n, &metadata),
-            Stored::F64(n) => onnx::encode(n, &metadata),
-        }?;
-        write_file(path, &bytes)?;
+        outcome = write_onnx(&model, path)?;
     }
     for (folder, extension) in [(&args.csv, "csv"), (&args.npy, "npy")] {
         if let Some(folder) = folder {
             weights(&model, folder, extension)?;
         }
     }
-    Ok(Outcome::Done)
+    Ok(outcome)
+}
+
+/// A graph with what is proved of its own constants; none where nothing is.
+fn write_onnx(model: &Loaded, path: &Path) -> Result<Outcome> {
+    let certificate = match &model.model.network {
+        Stored::F32(n) => n.certificate_of_constants(),
+        Stored::F64(n) => n.certificate_of_constants(),
+    };
+    let (claimed, proved) = (certificate.claimed(), certificate.proved());
+    if proved.bounds().is_none() {
+        eprintln!(
+            "{}: no bounds can be proved for a graph of these weights; nothing was written, see bilip certify",
+            shown(&model.shown)
+        );
+        return Ok(Outcome::NotMet);
+    }
+    let mut metadata = BTreeMap::new();
+    metadata.insert("bilip".to_string(), serde_json::to_string(&certificate)?);
+    for (key, names) in [("inputs", model.inputs()), ("targets", model.targets())] {
+        metadata.insert(key.to_string(), serde_json::to_string(&names)?);
+    }
+    let bytes = match &model.model.network {
+        Stored::F32(n) => onnx::encode(n, &metadata),
+        Stored::F64(n) => onnx::encode(n, &metadata),
+    }?;
+    write_file(path, &bytes)?;
+    if certificate.holds() {
+        return Ok(Outcome::Done);
+    }
+    eprintln!(
+        "{}: the graph does not keep the claimed mu = {}, nu = {}; proved of it, and written into it, are mu >= {}, nu <= {}",
+        shown(&model.shown),
+        claimed.mu(),
+        claimed.nu(),
+        at_least(proved.mu(), 8),
+        at_most(proved.nu(), 8)
+    );
+    Ok(Outcome::NotMet)
 }
 
 /// Every stored tensor as a table of its own, under the names of the model file.
@@ -60,6 +88,7 @@ fn weights(model: &Loaded, folder: &Path, extension: &str) -> Result<()> {
             values: &values,
             single: view.dtype() == safetensors::Dtype::F32,
             words: None,
+            more: Vec::new(),
         }
         .write(&folder.join(format!("{name}.{extension}")))?;
     }

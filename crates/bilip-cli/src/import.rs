@@ -15,7 +15,8 @@ use serde::Deserialize;
 use crate::Outcome;
 use crate::args::{self, Digits, Source};
 use crate::model::numbers;
-use crate::table::{check_file, print};
+use crate::table::check_file;
+use crate::text::print;
 
 /// What has to be known besides the weights.
 #[derive(Debug, Default, Deserialize)]

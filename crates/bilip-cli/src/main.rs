@@ -15,6 +15,7 @@ mod plot;
 mod repro;
 mod standardize;
 mod table;
+mod text;
 
 use std::process::ExitCode;
 
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
                     text += &cause;
                 }
             }
-            eprintln!("error: {text}");
+            eprintln!("error: {}", text::shown(&text));
             ExitCode::from(2)
         }
     }
@@ -73,7 +74,7 @@ fn main() -> ExitCode {
 fn completions(shell: clap_complete::Shell) -> anyhow::Result<Outcome> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "bilip", &mut text);
-    table::print(&String::from_utf8_lossy(&text))?;
+    text::print(&String::from_utf8_lossy(&text))?;
     Ok(Outcome::Done)
 }
 
@@ -89,6 +90,6 @@ fn man(command: Option<&str>) -> anyhow::Result<Outcome> {
     };
     let mut text = Vec::new();
     clap_mangen::Man::new(page).render(&mut text)?;
-    table::print(&String::from_utf8_lossy(&text))?;
+    text::print(&String::from_utf8_lossy(&text))?;
     Ok(Outcome::Done)
 }

@@ -9,6 +9,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use crate::table::{Table, Variables};
+use crate::text;
 
 pub struct Loaded {
     pub shown: String,
@@ -22,15 +23,17 @@ impl Loaded {
         Ok(Loaded { shown, model })
     }
 
-    /// As [`read`](Self::read), with the bounds proved anew: what is computed with them is then proved as well.
+    /// As [`read`](Self::read), with the claimed bounds proved: what is computed with them is then proved as well.
     ///
-    /// `None`, with a word, when they cannot be.
+    /// `None`, with a message, when they cannot be.
     pub fn read_proved(path: &Path) -> Result<Option<Self>> {
         let shown = path.display().to_string();
         match Model::load_verified(path) {
             Ok(model) => Ok(Some(Loaded { shown, model })),
-            Err(error @ bilip::Error::NotCertifiable { .. }) => {
-                eprintln!("{shown}: nothing can be proved with this model: {error}; see bilip certify");
+            Err(
+                error @ (bilip::Error::NotCertifiable { .. } | bilip::Error::ClaimNotProved { .. }),
+            ) => {
+                eprintln!("{}: {error}; nothing was computed, see bilip certify", text::shown(&shown));
                 Ok(None)
             }
             Err(error) => Err(error).with_context(|| shown),
@@ -273,7 +276,7 @@ impl Loaded {
                             values.len() == count,
                             "--at {text}: {} numbers, but the model has {count} parameters ({})",
                             values.len(),
-                            names.join(", ")
+                            text::list(&names)
                         );
                         values
                     }
@@ -283,7 +286,7 @@ impl Loaded {
                             format!(
                                 "--at {text}: {} columns, but the model has {count} parameters ({})",
                                 table.columns(),
-                                names.join(", ")
+                                text::list(&names)
                             )
                         })?
                     }
@@ -303,7 +306,7 @@ impl Loaded {
                         "{}: a {} needs its parameters ({}): give them with --at",
                         self.shown,
                         self.kind(),
-                        names.join(", ")
+                        text::list(&names)
                     )
                 }),
         }

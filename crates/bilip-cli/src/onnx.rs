@@ -216,9 +216,14 @@ impl Graph {
             Activation::Identity => v.to_string(),
             // The rest is made of operators that runtimes have in double precision too.
             Activation::LeakyRelu(slope) => {
-                // s·v + (1 − s)·relu(v)
-                let s = self.constant::<T>(slope.get());
-                let rest = self.constant::<T>(1.0 - slope.get());
+                // s·v + r·relu(v), with r as large as s + r ≤ 1 allows: beyond, the slope would leave [0, 1].
+                let own = T::round_from(slope.get());
+                let mut rest = T::round_from(1.0 - own.as_f64());
+                while two_sum_exceeds_one(own.as_f64(), rest.as_f64()) {
+                    rest = rest.next_down();
+                }
+                let s = self.constant::<T>(own.as_f64());
+                let rest = self.constant::<T>(rest.as_f64());
                 let relu = self.node("Relu", &[v], &[]);
                 let (a, b) = (
                     self.node("Mul", &[v, &s], &[]),
@@ -260,8 +265,10 @@ impl Graph {
 
     /// `F(x)`; the hidden biases of a partial network come as a tensor of their own.
     fn monotone<T: Real>(&mut self, l: &MonLip<T>, x: &str, bias: Option<&str>) -> String {
-        let (n, gap) = (l.dim(), l.design().gap());
-        let gains = [(2.0 * gap).sqrt(), (gap / 2.0).sqrt()].map(T::round_from);
+        let n = l.dim();
+        // Those that the certificate in the metadata speaks of.
+        let constants = l.formula_constants();
+        let gains = [constants.input, constants.output];
         let mut sum: Option<String> = None;
         let mut before: Option<String> = None;
         let mut offset = 0;
@@ -301,7 +308,7 @@ impl Graph {
             before = Some(z);
             offset += width;
         }
-        let mu = self.constant::<T>(l.design().mu());
+        let mu = self.constant::<T>(constants.skip.as_f64());
         let mut y = self.node("Mul", &[x, &mu], &[]);
         if let Some(sum) = sum {
             y = self.node("Add", &[&y, &sum], &[]);
@@ -448,6 +455,14 @@ impl Graph {
         let offset = self.constant::<T>(offset);
         self.node("Add", &[&value, &offset], &[])
     }
+}
+
+/// Whether `a + b > 1` in exact arithmetic.
+fn two_sum_exceeds_one(a: f64, b: f64) -> bool {
+    let sum = a + b;
+    let part = sum - a;
+    let error = (a - (sum - part)) + (b - part);
+    sum > 1.0 || (sum == 1.0 && error > 0.0)
 }
 
 fn value_info(name: &str, columns: usize, elem_type: i32) -> ValueInfo {

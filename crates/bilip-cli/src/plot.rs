@@ -7,7 +7,8 @@ use bilip_paper::plot::{Figure, Mark, Panel, levels};
 use crate::Outcome;
 use crate::args;
 use crate::model::Loaded;
-use crate::table::{Table, check_output, is_stream, print};
+use crate::table::{Table, check_output, is_stream};
+use crate::text::print;
 
 /// Points along an axis of a contour plot.
 const GRID: usize = 121;

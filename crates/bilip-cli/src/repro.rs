@@ -10,7 +10,7 @@ use bilip_paper::{EXPERIMENTS, Experiment, Job, JobResult, Settings};
 
 use crate::Outcome;
 use crate::args;
-use crate::table::print;
+use crate::text::print;
 
 pub fn run(args: &args::Repro) -> Result<Outcome> {
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use bilip::write_file;
+
+use crate::text::{print, shown};
 
 /// Rows of finite numbers; columns with other cells are an error only where they are needed as numbers.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +60,7 @@ impl Table {
         match what.parse::<usize>() {
             Ok(k) if (1..=self.columns).contains(&k) => Ok(k - 1),
             _ => {
-                let shown: Vec<String> = (0..self.columns.min(12)).map(|k| self.name(k)).collect();
+                let shown: Vec<String> = (0..self.columns.min(12)).map(|k| shown(&self.name(k))).collect();
                 let more = if self.columns > 12 { ", …" } else { "" };
                 bail!(
                     "{}: no column {what:?}; there are {}{more}",
@@ -215,9 +217,24 @@ pub struct Variables {
     pub unnamed: bool,
 }
 
-/// Whether a path stands for standard input or output.
+/// Whether a path stands for standard input, or as an output for standard output.
 pub fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
+}
+
+/// Whether an output goes to standard output, under whatever name.
+fn is_stdout(path: &Path) -> bool {
+    ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"]
+        .iter()
+        .any(|name| path == Path::new(name))
+}
+
+/// Writes text to a file or to standard output.
+pub fn write_text(path: &Path, text: &str) -> Result<()> {
+    match is_stdout(path) {
+        true => print(text),
+        false => Ok(write_file(path, text.as_bytes())?),
+    }
 }
 
 fn extension(path: &Path) -> String {
@@ -407,6 +424,31 @@ pub struct Output<'a> {
     pub single: bool,
     /// A column of words before them, where words can be written.
     pub words: Option<(&'a str, &'a [String])>,
+    /// Columns of their own behind them.
+    pub more: Vec<(String, Column)>,
+}
+
+/// A column behind the numbers.
+pub enum Column {
+    Numbers(Vec<f64>),
+    /// Words, and the numbers that stand for them where there are only numbers.
+    Words(Vec<(&'static str, f64)>),
+}
+
+impl Column {
+    fn number(&self, row: usize) -> f64 {
+        match self {
+            Column::Numbers(values) => values[row],
+            Column::Words(values) => values[row].1,
+        }
+    }
+
+    fn text(&self, row: usize) -> String {
+        match self {
+            Column::Numbers(values) => values[row].to_string(),
+            Column::Words(values) => values[row].0.to_string(),
+        }
+    }
 }
 
 impl Output<'_> {
@@ -414,7 +456,9 @@ impl Output<'_> {
         let mut text = String::new();
         let mut writer = csv::Writer::from_writer(Vec::new());
         // Names of columns may need quotes; numbers never do.
-        let header = (self.words.iter().map(|(name, _)| *name)).chain(self.names.iter().map(String::as_str));
+        let header = (self.words.iter().map(|(name, _)| *name))
+            .chain(self.names.iter().map(String::as_str))
+            .chain(self.more.iter().map(|(name, _)| name.as_str()));
         if writer.write_record(header).is_ok()
             && let Ok(bytes) = writer.into_inner()
         {
@@ -435,45 +479,41 @@ impl Output<'_> {
                     text += &value.to_string();
                 }
             }
+            for (_, column) in &self.more {
+                text.push(',');
+                text += &column.text(r);
+            }
             text.push('\n');
         }
         text
     }
 
     fn npy(&self) -> Result<Vec<u8>> {
-        let columns = self.names.len() as u64;
-        let rows = self.values.len() as u64 / columns.max(1);
+        let columns = self.names.len();
+        let rows = self.values.len() / columns.max(1);
         let mut bytes = Vec::new();
-        let options = npyz::WriteOptions::new().default_dtype().shape(&[rows, columns]);
+        let shape = [rows as u64, (columns + self.more.len()) as u64];
+        let options = npyz::WriteOptions::new().default_dtype().shape(&shape);
         use npyz::WriterBuilder;
         let mut writer = options.writer(&mut bytes).begin_nd()?;
-        writer.extend(self.values.iter().copied())?;
+        for (r, row) in self.values.chunks_exact(columns.max(1)).enumerate() {
+            writer.extend(row.iter().copied())?;
+            writer.extend(self.more.iter().map(|(_, column)| column.number(r)))?;
+        }
         writer.finish()?;
         Ok(bytes)
     }
 
     /// Writes to a file, by its name CSV or NumPy, or as CSV to standard output.
     pub fn write(&self, path: &Path) -> Result<()> {
-        if is_stream(path) {
-            return print(&self.csv());
-        }
         match extension(path).as_str() {
             "npy" => Ok(write_file(path, &self.npy()?)?),
-            _ => Ok(write_file(path, self.csv().as_bytes())?),
+            _ => write_text(path, &self.csv()),
         }
     }
 }
 
-/// Prints to standard output; a closed pipe is not an error.
-pub fn print(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("standard output"),
-    }
-}
-
-/// The folder a file lies in.
+/// The folder that a file is in.
 fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -486,18 +526,25 @@ fn is_special(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| !m.is_file())
 }
 
-/// Where a file lies, whether or not it is there yet.
+/// Where a file is once its links are followed, whether or not it is there yet.
 fn place(path: &Path) -> Option<PathBuf> {
-    match path.canonicalize() {
-        Ok(real) => Some(real),
-        Err(_) => Some(folder(path).canonicalize().ok()?.join(path.file_name()?)),
+    let mut at = path.to_owned();
+    // As many links as the system itself follows.
+    for _ in 0..40 {
+        match (at.canonicalize(), at.read_link()) {
+            (Ok(real), _) => return Some(real),
+            // A link to what is not there yet.
+            (_, Ok(next)) => at = folder(&at).join(next),
+            _ => return Some(folder(&at).canonicalize().ok()?.join(at.file_name()?)),
+        }
     }
+    None
 }
 
 /// Refuses an output that cannot be written, or that is one of the inputs or of the other outputs, before any work is
 /// done.
 pub fn check_output(output: &Path, others: &[&Path]) -> Result<()> {
-    if is_stream(output) {
+    if is_stdout(output) {
         return Ok(());
     }
     let shown = output.display();
@@ -516,7 +563,7 @@ pub fn check_output(output: &Path, others: &[&Path]) -> Result<()> {
     ensure!(!read_only, "{shown}: is read-only");
     tempfile::Builder::new()
         .prefix(".bilip-")
-        .tempfile_in(folder(output))
+        .tempfile_in(folder(&place(output).unwrap_or_else(|| output.to_owned())))
         .with_context(|| format!("{shown}: cannot be written"))?;
     Ok(())
 }

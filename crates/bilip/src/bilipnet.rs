@@ -2,7 +2,8 @@
 
 use faer::Mat;
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Claimed};
+use crate::certificate::Proved;
 use crate::error::{Error, Result};
 use crate::map::{BiLipschitz, LayerRef, sealed};
 use crate::monlip::{MonLip, MonLipFree};
@@ -19,7 +20,7 @@ pub struct BiLipNet<T> {
     monotone: Vec<MonLip<T>>,
     input: Option<Scaling<T>>,
     output: Option<Scaling<T>>,
-    claim: Bounds,
+    claim: Claimed,
 }
 
 /// Free parameters of a [`BiLipNet`].
@@ -88,29 +89,27 @@ impl<T: Real> BiLipNet<T> {
                 })
             })
             .collect::<Result<Vec<_>>>()?;
-        Self::with_claim(orthogonal, monotone, bounds)
+        Self::with_claim(orthogonal, monotone, bounds.into())
     }
 
     /// A network from layers, claiming the bounds that their certificates prove.
     ///
     /// # Errors
-    /// Unless there is one orthogonal layer more than monotone ones, all of one dimension.
+    /// Unless there is one orthogonal layer more than monotone ones, all of one dimension, and their product has a
+    /// positive μ.
     pub fn from_layers(orthogonal: Vec<Orthogonal<T>>, monotone: Vec<MonLip<T>>) -> Result<Self> {
-        let net = Self::with_claim(orthogonal, monotone, Bounds::ISOMETRY)?;
-        let claim = net
-            .certificate()
-            .certified()
-            .ok_or_else(|| Error::NotCertifiable {
-                what: "network".into(),
-                reason: "the layers' bounds leave the range of f64".into(),
-            })?;
-        Ok(BiLipNet { claim, ..net })
+        let net = Self::with_claim(orthogonal, monotone, Bounds::ISOMETRY.into())?;
+        let proved = net.product().bounds().ok_or_else(|| Error::NotCertifiable {
+            what: "network".into(),
+            reason: "the product of the layers' bounds leaves the range 1e-100 to 1e100".into(),
+        })?;
+        Ok(net.claiming(proved.into()))
     }
 
     pub(crate) fn with_claim(
         orthogonal: Vec<Orthogonal<T>>,
         monotone: Vec<MonLip<T>>,
-        claim: Bounds,
+        claim: Claimed,
     ) -> Result<Self> {
         check_count(orthogonal.len(), monotone.len())?;
         let n = orthogonal[0].dim();
@@ -124,22 +123,18 @@ impl<T: Real> BiLipNet<T> {
                 return Err(Error::shape(format!("layer {k}"), format!("dimension {n}"), dim));
             }
         }
-        let net = BiLipNet {
+        Ok(BiLipNet {
             orthogonal,
             monotone,
             input: None,
             output: None,
             claim,
-        };
-        // Every layer is proved; their product must be a pair of numbers too.
-        Bounds::product(net.layers().iter().map(|layer| layer.bounds()))?;
-        Ok(net)
+        })
     }
 
-    /// The proved μ that error bounds are divided by: the layers' product, at least the claimed one if that is proved.
-    pub(crate) fn proved_mu(&self) -> f64 {
-        let product = Bounds::product(self.layers().iter().map(|layer| layer.bounds()));
-        product.map_or(self.claim.mu(), |bounds| bounds.mu())
+    /// What the layers prove together, at least the claim if that is proved.
+    fn product(&self) -> Proved {
+        Proved::product(self.layers().iter().map(|layer| layer.bounds()))
     }
 
     /// The same network in other variables: `output ∘ G ∘ input`, with the bounds that this gives it.
@@ -154,24 +149,24 @@ impl<T: Real> BiLipNet<T> {
                 "the network has one already",
             ));
         }
-        let mut claim = self.claim;
+        let mut claim = self.claim.bounds();
         for scaling in [&input, &output].into_iter().flatten() {
             if scaling.dim() != self.dim() {
                 return Err(Error::shape("scaling", self.dim(), scaling.dim()));
             }
             // Powers of two: the product is exact.
-            claim = claim.compose(&scaling.bounds())?;
+            claim = claim.compose(&scaling.layer_certificate().design())?;
         }
         Ok(BiLipNet {
             input,
             output,
-            claim,
+            claim: claim.into(),
             ..self
         })
     }
 
     /// The same network with another claim, proved or not.
-    pub(crate) fn claiming(self, claim: Bounds) -> Self {
+    pub(crate) fn claiming(self, claim: Claimed) -> Self {
         BiLipNet { claim, ..self }
     }
 
@@ -235,17 +230,12 @@ impl<T: Real> BiLipschitz<T> for BiLipNet<T> {
         self.orthogonal[0].dim()
     }
 
-    fn claim(&self) -> Bounds {
+    fn claim(&self) -> Claimed {
         self.claim
     }
 
-    fn bounds(&self) -> Bounds {
-        let certificate = self.certificate();
-        if certificate.holds() {
-            self.claim
-        } else {
-            certificate.certified().unwrap_or(self.claim)
-        }
+    fn bounds(&self) -> Proved {
+        self.product().as_claimed(self.claim)
     }
 
     fn layers(&self) -> Vec<LayerRef<'_, T>> {
@@ -284,6 +274,14 @@ fn inner_bounds<T: Real>(
             "a network needs at least one monotone layer",
         ));
     }
+    let too_far = || Error::NotCertifiable {
+        what: "network".into(),
+        reason: "the orthogonal layers are too far from orthogonal".into(),
+    };
+    let isometries = orthogonal
+        .iter()
+        .map(|l| l.bounds().bounds().ok_or_else(too_far))
+        .collect::<Result<Vec<Bounds>>>()?;
     let product = |f: &dyn Fn(&Bounds) -> f64| shares.iter().map(f).product::<f64>();
     let (mu, nu) = (product(&|b| b.mu()), product(&|b| b.nu()));
     for (name, got, wanted) in [("mu", mu, claim.mu()), ("nu", nu, claim.nu())] {
@@ -296,9 +294,9 @@ fn inner_bounds<T: Real>(
         }
     }
     // What the orthogonal layers take away, plus a few roundings of the products.
-    let defect: f64 = orthogonal
+    let defect: f64 = isometries
         .iter()
-        .map(|l| (1.0 - l.bounds().mu()).max(l.bounds().nu() - 1.0))
+        .map(|b| (1.0 - b.mu()).max(b.nu() - 1.0))
         .sum::<f64>();
     let steps = 4.0 * (orthogonal.len() + shares.len()) as f64;
     let k = shares.len() as f64;
@@ -327,19 +325,13 @@ fn inner_bounds<T: Real>(
             })
             .collect::<Result<Vec<_>>>()?;
         // In the order of the layers, as the certificate will multiply them.
-        let total = Bounds::product(
-            orthogonal
-                .iter()
-                .enumerate()
-                .flat_map(|(k, l)| [Some(l.bounds()), inner.get(k).copied()])
-                .flatten(),
-        )?;
-        if total.imply(&claim) {
+        let total = (0..isometries.len()).flat_map(|k| {
+            [isometries.get(k).copied(), inner.get(k).copied()]
+        });
+        let total = Bounds::product(total.flatten())?;
+        if total.mu() >= claim.mu() && total.nu() <= claim.nu() {
             return Ok(inner);
         }
     }
-    Err(Error::NotCertifiable {
-        what: "network".into(),
-        reason: "the orthogonal layers are too far from orthogonal".into(),
-    })
+    Err(too_far())
 }

@@ -1,10 +1,13 @@
-//! Bi-Lipschitz bounds and how they combine.
+//! Bi-Lipschitz bounds as somebody chose them, and as somebody claims them. Proved ones are another type,
+//! [`Proved`](crate::Proved).
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// A pair `0 < μ ≤ ν`, both within 1e±100: `μ‖Δx‖ ≤ ‖ΔG‖ ≤ ν‖Δx‖`.
+/// A pair `0 < μ ≤ ν`, both within 1e±100, for `μ‖Δx‖ ≤ ‖ΔG‖ ≤ ν‖Δx‖`: the numbers a layer is *designed* with.
+///
+/// Nothing is proved by having them: see [`Proved`](crate::Proved).
 ///
 /// ```
 /// use bilip::Bounds;
@@ -123,12 +126,12 @@ impl Bounds {
         self.nu / self.mu
     }
 
-    /// Bounds of the composition of two maps, rounded outwards so that they stay true.
+    /// Bounds of the composition of two maps that have these, rounded outwards where a product is inexact.
     ///
     /// # Errors
-    /// When a product leaves the range of `f64`.
+    /// When a product leaves the range.
     pub fn compose(&self, other: &Bounds) -> Result<Bounds> {
-        // A fused multiply-add gives the error of the product exactly: outwards only where there is one.
+        // A fused multiply-add gives the error of the product exactly.
         let product = |a: f64, b: f64| (a * b, a.mul_add(b, -(a * b)));
         let (mu, below) = product(self.mu, other.mu);
         let (nu, above) = product(self.nu, other.nu);
@@ -138,7 +141,7 @@ impl Bounds {
         )
     }
 
-    /// Bounds of a sequence of maps applied after one another; those of a single map are its own.
+    /// Bounds of maps applied after one another; those of a single map are its own.
     ///
     /// # Errors
     /// As for [`compose`](Self::compose).
@@ -147,10 +150,39 @@ impl Bounds {
         let first = maps.next().unwrap_or(Bounds::ISOMETRY);
         maps.try_fold(first, |product, next| product.compose(&next))
     }
+}
 
-    /// Whether these bounds imply `claim`, that is `μ ≥ claim.μ` and `ν ≤ claim.ν`.
-    pub fn imply(&self, claim: &Bounds) -> bool {
-        self.mu >= claim.mu && self.nu <= claim.nu
+/// Bounds that a network or a model file *says* it has. Anybody may claim anything; a proof is a
+/// [`Proved`](crate::Proved), and a claim never converts to one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Claimed(Bounds);
+
+impl Claimed {
+    /// The claimed inverse-Lipschitz bound.
+    pub fn mu(&self) -> f64 {
+        self.0.mu
+    }
+
+    /// The claimed Lipschitz bound.
+    pub fn nu(&self) -> f64 {
+        self.0.nu
+    }
+
+    /// The claimed distortion.
+    pub fn distortion(&self) -> f64 {
+        self.0.distortion()
+    }
+
+    /// The two numbers.
+    pub fn bounds(&self) -> Bounds {
+        self.0
+    }
+}
+
+impl From<Bounds> for Claimed {
+    fn from(bounds: Bounds) -> Self {
+        Claimed(bounds)
     }
 }
 

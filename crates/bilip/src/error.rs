@@ -45,6 +45,15 @@ pub enum Error {
         /// Why it is refused.
         reason: String,
     },
+    /// Some bounds are proved, but not those that are claimed.
+    #[error("the bounds that it claims, mu = {} and nu = {}, are not proved for its weights; proved are mu >= {} and nu <= {}",
+        claimed.mu(), claimed.nu(), crate::at_least(proved.mu(), 6), crate::at_most(proved.nu(), 6))]
+    ClaimNotProved {
+        /// What is claimed.
+        claimed: crate::Claimed,
+        /// What is proved.
+        proved: crate::Proved,
+    },
     /// No (μ, ν) could be proved for the weights.
     #[error("{what}: no bi-Lipschitz bound can be proved: {reason}")]
     NotCertifiable {

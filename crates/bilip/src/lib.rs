@@ -8,6 +8,7 @@ mod cayley;
 mod certificate;
 mod classifier;
 mod conv;
+mod decimal;
 mod error;
 mod estimate;
 mod files;
@@ -27,15 +28,17 @@ mod random;
 mod real;
 mod rounding;
 mod scaling;
+mod strict;
 
 pub use activation::{Activation, Slope};
 pub use bilipnet::{BiLipNet, BiLipNetFree};
-pub use bounds::Bounds;
+pub use bounds::{Bounds, Claimed};
 pub use cayley::{cayley, householder, inverse_cayley, with_norm};
 pub use certificate::psd::norm2_upper as spectral_norm_bound;
-pub use certificate::{Certificate, LayerCertificate, LayerKind};
+pub use certificate::{Certificate, LayerCertificate, LayerKind, Proved};
 pub use classifier::Classifier;
 pub use conv::{ConvFree, ConvMonLip, Kernels};
+pub use decimal::{at_least, at_most, json as json_number};
 pub use error::{Error, Result};
 pub use estimate::{Estimate, local_lipschitz, measured_slopes};
 /// The linear algebra library whose matrices this crate takes and gives.
@@ -49,8 +52,8 @@ pub use inverse::{
 pub use map::{BiLipschitz, LayerRef, RowEvaluator};
 pub use minimum::{GradientMethod, GradientPath, Minimum, distance_to_minimum};
 pub use mlp::Mlp;
-pub use model::{FORMAT_VERSION, MAX_FILE_SIZE, Model, Network, Stored};
-pub use monlip::{MonLip, MonLipExplicit, MonLipFree};
+pub use model::{FORMAT_VERSION, MAX_FILE_SIZE, Model, Network, Stored, StoredCertificate};
+pub use monlip::{FormulaConstants, MonLip, MonLipExplicit, MonLipFree};
 pub use orthogonal::Orthogonal;
 pub use partial::{PartialBiLipNet, PartialPlNet};
 pub use plnet::PlNet;

@@ -5,8 +5,8 @@ use std::ops::Range;
 use faer::{Mat, MatMut, MatRef};
 
 use crate::bias::{Bias, RowBiases};
-use crate::bounds::Bounds;
-use crate::certificate::Certificate;
+use crate::bounds::Claimed;
+use crate::certificate::{Certificate, LayerCertificate, Proved};
 use crate::error::{Error, Result, check_batch, check_finite, check_rows};
 use crate::inverse::{Inverse, InverseOptions, invert};
 use crate::monlip::{Buffers, MonLip};
@@ -40,11 +40,24 @@ impl<'a, T: Real> LayerRef<'a, T> {
         }
     }
 
-    pub(crate) fn bounds(&self) -> Bounds {
+    pub(crate) fn layer_certificate(&self) -> &'a LayerCertificate {
         match self {
-            LayerRef::Orthogonal(layer) => layer.bounds(),
-            LayerRef::MonLip(layer) => layer.bounds(),
-            LayerRef::Scaling(layer) => layer.bounds(),
+            LayerRef::Orthogonal(layer) => layer.layer_certificate(),
+            LayerRef::MonLip(layer) => layer.layer_certificate(),
+            LayerRef::Scaling(layer) => layer.layer_certificate(),
+        }
+    }
+
+    pub(crate) fn bounds(&self) -> Proved {
+        self.layer_certificate().proved()
+    }
+
+    /// Computes what a pass with error bounds needs of the layer, on all cores: ahead of a parallel region, inside of
+    /// which every thread would compute it for itself.
+    fn prepare(&self) {
+        self.layer_certificate();
+        if let LayerRef::MonLip(layer) = self {
+            layer.norms();
         }
     }
 
@@ -64,13 +77,11 @@ pub trait BiLipschitz<T: Real>: sealed::Sealed + Sync {
     /// The dimension `n`.
     fn dim(&self) -> usize;
 
-    /// Proved bounds (μ, ν) of the stored numbers.
-    fn bounds(&self) -> Bounds;
+    /// Proved bounds (μ, ν) of the stored weights. For weights from a file the proof is made when it is first asked for.
+    fn bounds(&self) -> Proved;
 
     /// The bounds the network was designed for; [`bounds`](Self::bounds) equal them whenever they are proved.
-    fn claim(&self) -> Bounds {
-        self.bounds()
-    }
+    fn claim(&self) -> Claimed;
 
     /// The layers, in the order of application.
     fn layers(&self) -> Vec<LayerRef<'_, T>>;
@@ -145,6 +156,7 @@ pub trait BiLipschitz<T: Real>: sealed::Sealed + Sync {
         with_f64(&self.layers(), |layers| {
             let stack = Stack::new(layers, None);
             let rows = check_batch("x", x, stack.n)?;
+            stack.prepare();
             let parts = parallel::map_chunks(rows, 32, |range| {
                 crate::rounding::evaluate(&stack, &x[range.start * stack.n..range.end * stack.n])
             });
@@ -195,15 +207,13 @@ pub(crate) fn with_f64<T: Real, R>(
     if let Some(layers) = layers.iter().map(same).collect::<Option<Vec<_>>>() {
         return work(layers);
     }
+    // What is computed once on the original travels with the copy.
+    layers.iter().for_each(LayerRef::prepare);
     let owned: Vec<Owned> = layers
         .iter()
         .map(|layer| match layer {
             LayerRef::Orthogonal(l) => Owned::Orthogonal(l.to_f64()),
-            LayerRef::MonLip(l) => {
-                // Norms are computed once on the original and travel with the copy.
-                l.norms();
-                Owned::MonLip(l.to_f64())
-            }
+            LayerRef::MonLip(l) => Owned::MonLip(l.to_f64()),
             LayerRef::Scaling(l) => Owned::Scaling(l.to_f64()),
         })
         .collect();
@@ -259,6 +269,11 @@ impl<'a, T: Real> Stack<'a, T> {
             LayerRef::Scaling(l) => l.dim(),
         });
         Stack { layers, biases, n }
+    }
+
+    /// See [`LayerRef::prepare`].
+    pub(crate) fn prepare(&self) {
+        self.layers.iter().for_each(LayerRef::prepare);
     }
 
     /// The same layers for some rows of the batch.

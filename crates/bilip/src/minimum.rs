@@ -14,10 +14,13 @@ pub struct Minimum {
     /// The minimiser found.
     pub x: Vec<f64>,
     /// The value there, at most `gap` above the minimum.
+    #[serde(with = "crate::json_number")]
     pub value: f64,
     /// A proved bound on `f(x) − min f`, rounding included.
+    #[serde(with = "crate::json_number")]
     pub gap: f64,
     /// A proved bound on the distance to the true minimiser, rounding included.
+    #[serde(with = "crate::json_number")]
     pub distance_bound: f64,
     /// Iterations taken.
     pub iterations: usize,
@@ -141,5 +144,5 @@ pub fn distance_to_minimum(f: &PlNet<f64>, x: &[f64]) -> Result<f64> {
     };
     let r: Vec<f64> = g.iter().zip(&center).map(|(a, b)| a - b).collect();
     let size = norm_up(&r) + error[0] + center_error[0];
-    Ok((size / f.net().proved_mu()).next_up())
+    Ok((size / f.bounds().mu()).next_up())
 }

@@ -1,9 +1,11 @@
 //! The model file: explicit weights in a safetensors container, everything else as JSON in its metadata.
 //!
 //! A file is checked completely before any of it is used: container, format version, kind, sizes, shapes and types of
-//! every tensor, finite numbers, bounds, certificate. Memory stays proportional to the size of the file, which is
-//! limited. The stored certificate is taken over as it is (a proof takes longer than reading);
-//! [`Model::load_verified`] proves it anew. Saving goes through a temporary file and a rename.
+//! every tensor, finite numbers, bounds. Memory stays proportional to the size of the file, which is limited.
+//!
+//! **Nothing that a file says of itself is taken for a proof.** Bounds and certificate in a file are claims
+//! ([`StoredCertificate`]); bounds of a loaded network are proved from its weights when they are first asked for, and
+//! [`Model::load_verified`] asks at once. Saving goes through a temporary file and a rename.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -15,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::activation::Activation;
 use crate::bilipnet::BiLipNet;
-use crate::bounds::Bounds;
-use crate::certificate::{Certificate, LayerCertificate, LayerKind};
+use crate::bounds::{Bounds, Claimed};
+use crate::certificate::{Certificate, LayerKind};
 use crate::classifier::Classifier;
 use crate::error::{Error, Result};
 use crate::gp::{GpHead, RandomFeatures};
@@ -81,6 +83,49 @@ pub struct Model {
     pub network: Stored,
     /// Free text about its origin: who made it from what, by key.
     pub provenance: BTreeMap<String, String>,
+    /// The certificate in the file that it was read from.
+    stored: Option<StoredCertificate>,
+}
+
+/// What a model file says is proved of it: a claim, like everything in a file.
+///
+/// [`Model::certificate`] is the proof.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoredCertificate {
+    mu: f64,
+    nu: f64,
+    distortion: f64,
+    holds: bool,
+    certified_mu: f64,
+    #[serde(with = "crate::json_number")]
+    certified_nu: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pl_constant: Option<f64>,
+    layers: Vec<StoredLayer>,
+}
+
+/// The same of one layer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct StoredLayer {
+    kind: LayerKind,
+    claimed: Bounds,
+    holds: bool,
+    margin: f64,
+    certified_mu: f64,
+    #[serde(with = "crate::json_number")]
+    certified_nu: f64,
+}
+
+impl StoredLayer {
+    /// Whether the numbers agree with each other and with the layer: those of an undamaged file do.
+    fn is_consistent(&self, kind: LayerKind, design: Option<Bounds>) -> bool {
+        let numbers =
+            self.margin.is_finite() && self.certified_mu >= 0.0 && self.certified_mu <= self.certified_nu;
+        let claim = design.is_none_or(|b| b == self.claimed);
+        let verdict =
+            !self.holds || (self.certified_mu >= self.claimed.mu() && self.certified_nu <= self.claimed.nu());
+        self.kind == kind && numbers && claim && verdict
+    }
 }
 
 impl From<Network<f32>> for Model {
@@ -88,6 +133,7 @@ impl From<Network<f32>> for Model {
         Model {
             network: Stored::F32(network),
             provenance: BTreeMap::new(),
+            stored: None,
         }
     }
 }
@@ -97,6 +143,7 @@ impl From<Network<f64>> for Model {
         Model {
             network: Stored::F64(network),
             provenance: BTreeMap::new(),
+            stored: None,
         }
     }
 }
@@ -116,7 +163,7 @@ enum Kind {
 type MlpSizes = Vec<usize>;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Header {
+struct Header<C> {
     format_version: u32,
     kind: Kind,
     precision: Precision,
@@ -140,7 +187,8 @@ struct Header {
     hidden_bias_networks: Vec<MlpSizes>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     head: Option<Head>,
-    certificate: Certificate,
+    /// Written as a [`Certificate`], read as a [`StoredCertificate`].
+    certificate: C,
     #[serde(default)]
     provenance: BTreeMap<String, String>,
 }
@@ -211,7 +259,7 @@ impl<T: Real> Network<T> {
         }
     }
 
-    /// As [`certificate`](Self::certificate), proved anew from the stored numbers.
+    /// As [`certificate`](Self::certificate), proved again from the stored weights.
     pub fn verify(&self) -> Certificate {
         match self {
             Network::MonLip(l) => l.verify(),
@@ -221,6 +269,21 @@ impl<T: Real> Network<T> {
             Network::PartialPlNet(f) => f.verify(),
             Network::Classifier(c) => c.verify(),
         }
+    }
+
+    /// The bounds that the network claims.
+    pub fn claim(&self) -> Claimed {
+        match self {
+            Network::MonLip(l) => l.claim(),
+            other => other.net().map_or(Bounds::ISOMETRY.into(), |net| net.claim()),
+        }
+    }
+
+    /// What is proved of the same network in another program that stores the constants of its formula
+    /// ([`MonLip::formula_constants`]) beside the weights, all in this network's precision.
+    pub fn certificate_of_constants(&self) -> Certificate {
+        let bounds = self.monotone().into_iter().map(MonLip::bounds_of_constants);
+        self.certificate().with_monotone(bounds)
     }
 
     fn net(&self) -> Option<&BiLipNet<T>> {
@@ -251,7 +314,7 @@ impl<T: Real> Network<T> {
         }
     }
 
-    fn header(&self, provenance: &BTreeMap<String, String>) -> Header {
+    fn header(&self, provenance: &BTreeMap<String, String>) -> Header<Certificate> {
         let sizes = |mlps: &[Mlp<T>]| {
             mlps.iter()
                 .map(|mlp| mlp.layers().iter().map(|(w, _)| w.nrows()).collect())
@@ -264,10 +327,7 @@ impl<T: Real> Network<T> {
             precision: T::PRECISION,
             n: self.net().map_or(self.dim(), BiLipschitz::dim),
             parameters: self.partial().map_or(0, |p| p.parameters()),
-            bounds: match self {
-                Network::MonLip(l) => l.design(),
-                other => other.net().map_or(Bounds::ISOMETRY, |net| net.claim()),
-            },
+            bounds: self.claim().bounds(),
             blocks: self
                 .monotone()
                 .iter()
@@ -439,11 +499,19 @@ impl Model {
         }
     }
 
-    /// As [`certificate`](Self::certificate), proved anew from the stored numbers.
+    /// As [`certificate`](Self::certificate), proved again from the stored weights.
     pub fn verify(&self) -> Certificate {
         match &self.network {
             Stored::F32(n) => n.verify(),
             Stored::F64(n) => n.verify(),
+        }
+    }
+
+    /// The bounds that the model claims.
+    pub fn claim(&self) -> Claimed {
+        match &self.network {
+            Stored::F32(n) => n.claim(),
+            Stored::F64(n) => n.claim(),
         }
     }
 
@@ -471,14 +539,13 @@ impl Model {
     /// # Errors
     /// [`Error::ModelFile`] and others on anything that is not a complete, consistent model of this format version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        Self::parse(bytes, Trust::Stored)
-    }
-
-    fn parse(bytes: &[u8], trust: Trust) -> Result<Self> {
         let tensors = SafeTensors::deserialize(bytes)
             .map_err(|e| Error::file(format!("not a complete safetensors file ({e})")))?;
-        let (_, metadata) = SafeTensors::read_metadata(bytes)
+        let (length, metadata) = SafeTensors::read_metadata(bytes)
             .map_err(|e| Error::file(format!("not a complete safetensors file ({e})")))?;
+        let container = bytes.get(8..8 + length).unwrap_or_default();
+        crate::strict::check_container(container)
+            .map_err(|e| Error::file(format!("header of the file: {e}")))?;
         let text = metadata
             .metadata()
             .as_ref()
@@ -497,42 +564,49 @@ impl Model {
                 version.format_version
             )));
         }
-        let header: Header = serde_json::from_str(text).map_err(|e| Error::file(format!("metadata: {e}")))?;
-        let provenance = header.provenance.clone();
+        crate::strict::check_metadata(text).map_err(|e| Error::file(format!("metadata: {e}")))?;
+        let header: Header<StoredCertificate> =
+            serde_json::from_str(text).map_err(|e| Error::file(format!("metadata: {e}")))?;
         let network = match header.precision {
-            Precision::F32 => Stored::F32(read(&header, Reader::new(&tensors), trust)?),
-            Precision::F64 => Stored::F64(read(&header, Reader::new(&tensors), trust)?),
+            Precision::F32 => Stored::F32(read(&header, Reader::new(&tensors))?),
+            Precision::F64 => Stored::F64(read(&header, Reader::new(&tensors))?),
         };
-        Ok(Model { network, provenance })
+        Ok(Model {
+            network,
+            provenance: header.provenance,
+            stored: Some(header.certificate),
+        })
     }
 
-    /// Reads a model file, taking its certificate over as it is stored.
+    /// What the file that this model was read from says is proved of it; `None` for a model made here.
+    pub fn stored_certificate(&self) -> Option<&StoredCertificate> {
+        self.stored.as_ref()
+    }
+
+    /// Reads a model file. What is proved of it is found out when it is first asked for, from the weights alone.
     ///
     /// # Errors
     /// As for [`from_bytes`](Self::from_bytes), and when the file cannot be read or is larger than [`MAX_FILE_SIZE`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
-        Self::parse(&read_file(path.as_ref())?, Trust::Stored)
+        Self::from_bytes(&read_file(path.as_ref())?)
     }
 
-    /// Reads a model file and proves its bounds anew; nothing of the stored certificate is used.
+    /// Reads a model file and proves the bounds that it claims.
     ///
     /// # Errors
-    /// As for [`load`](Self::load), and [`Error::NotCertifiable`] when the claimed bounds cannot be proved.
+    /// As for [`load`](Self::load), [`Error::ClaimNotProved`] when other bounds are proved than those claimed, and
+    /// [`Error::NotCertifiable`] when none are.
     pub fn load_verified(path: impl AsRef<Path>) -> Result<Self> {
-        let model = Self::parse(&read_file(path.as_ref())?, Trust::Nothing)?;
+        let model = Self::load(path)?;
         let certificate = model.certificate();
         if !certificate.holds() {
-            return Err(Error::NotCertifiable {
-                what: "model".into(),
-                reason: format!(
-                    "it claims ({}, {}), and {} can be proved",
-                    certificate.mu(),
-                    certificate.nu(),
-                    match certificate.certified() {
-                        Some(bounds) => format!("only ({}, {})", bounds.mu(), bounds.nu()),
-                        None => "nothing".into(),
-                    }
-                ),
+            let (claimed, proved) = (certificate.claimed(), certificate.proved());
+            return Err(match proved.bounds() {
+                Some(_) => Error::ClaimNotProved { claimed, proved },
+                None => Error::NotCertifiable {
+                    what: "model".into(),
+                    reason: "its weights are far from the condition".into(),
+                },
             });
         }
         Ok(model)
@@ -545,15 +619,6 @@ impl Model {
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         crate::files::write_file(path, &self.to_bytes()?)
     }
-}
-
-/// What is taken over from a file besides its numbers.
-#[derive(Clone, Copy, PartialEq)]
-enum Trust {
-    /// The certificate, as it is stored.
-    Stored,
-    /// Nothing: everything is proved from the numbers.
-    Nothing,
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>> {
@@ -653,7 +718,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn read<T: Real>(header: &Header, mut reader: Reader<'_>, trust: Trust) -> Result<Network<T>> {
+fn read<T: Real>(header: &Header<StoredCertificate>, mut reader: Reader<'_>) -> Result<Network<T>> {
     let n = header.n;
     let blocks = header.blocks.len();
     if n == 0 {
@@ -665,9 +730,7 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>, trust: Trust) -> Resul
         )));
     }
     let partial = matches!(header.kind, Kind::PartialBiLipNet | Kind::PartialPlNet);
-    let certificates = layer_certificates(header)?;
-    // Layers before the first orthogonal one.
-    let first = usize::from(header.input_scaling);
+    check_certificate(header)?;
 
     let mut monotone = Vec::new();
     for (k, block) in header.blocks.iter().enumerate() {
@@ -677,9 +740,10 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>, trust: Trust) -> Resul
             .try_fold(0usize, |sum, u| sum.checked_add(*u))
             .filter(|m| *m > 0)
             .ok_or_else(|| {
+                let shown: Vec<String> = block.units.iter().take(8).map(|u| u.to_string()).collect();
                 Error::file(format!(
-                    "block {k}: hidden widths {:?}",
-                    block.units.iter().take(8)
+                    "block {k}: hidden widths [{}] cannot be",
+                    shown.join(", ")
                 ))
             })?;
         let mut v = Vec::new();
@@ -705,15 +769,7 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>, trust: Trust) -> Resul
             },
             output_bias: reader.values(&format!("monotone.{k}.output_bias"), &[n])?,
         };
-        let at = if header.kind == Kind::MonLip {
-            0
-        } else {
-            first + 2 * k + 1
-        };
-        monotone.push(match trust {
-            Trust::Stored => MonLip::assemble(explicit, certificates[at].clone())?,
-            Trust::Nothing => MonLip::from_explicit(explicit)?,
-        });
+        monotone.push(MonLip::unproved(explicit)?);
     }
     if header.kind == Kind::MonLip {
         reader.finish()?;
@@ -731,10 +787,7 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>, trust: Trust) -> Resul
             true => vec![T::zero(); n],
             false => reader.values(&format!("orthogonal.{k}.bias"), &[n])?,
         };
-        orthogonal.push(match trust {
-            Trust::Stored => Orthogonal::assemble(matrix, bias, certificates[first + 2 * k].clone())?,
-            Trust::Nothing => Orthogonal::from_explicit(matrix, bias)?,
-        });
+        orthogonal.push(Orthogonal::unproved(matrix, bias)?);
     }
     let mut scaling = |which: &str, there: bool| -> Result<Option<Scaling<T>>> {
         if !there {
@@ -746,9 +799,9 @@ fn read<T: Real>(header: &Header, mut reader: Reader<'_>, trust: Trust) -> Resul
     };
     let input = scaling("input", header.input_scaling)?;
     let output = scaling("output", header.output_scaling)?;
-    let net = BiLipNet::with_claim(orthogonal, monotone, Bounds::ISOMETRY)?
+    let net = BiLipNet::with_claim(orthogonal, monotone, Bounds::ISOMETRY.into())?
         .with_scalings(input, output)?
-        .claiming(header.bounds);
+        .claiming(header.bounds.into());
     let network = if partial {
         let mut mlps = |which: &str, sizes: &[MlpSizes]| -> Result<Vec<Mlp<T>>> {
             sizes
@@ -818,9 +871,9 @@ fn read_head(reader: &mut Reader<'_>, head: Head, n: usize) -> Result<GpHead> {
     GpHead::from_triangle(features, weights, bias, &triangle)
 }
 
-/// The stored certificates of the layers, after checking that they belong to these layers and agree with themselves.
-fn layer_certificates(header: &Header) -> Result<Vec<LayerCertificate>> {
-    let layers = header.certificate.layers();
+/// Checks that the stored certificate belongs to these layers and agrees with itself: that of an undamaged file does.
+fn check_certificate(header: &Header<StoredCertificate>) -> Result<()> {
+    let layers = &header.certificate.layers;
     let scalings = usize::from(header.input_scaling) + usize::from(header.output_scaling);
     let expected = match header.kind {
         Kind::MonLip if scalings > 0 => {
@@ -852,5 +905,5 @@ fn layer_certificates(header: &Header) -> Result<Vec<LayerCertificate>> {
             )));
         }
     }
-    Ok(layers.to_vec())
+    Ok(())
 }

@@ -6,11 +6,12 @@ use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 
 use crate::bias::Bias;
-use crate::bounds::Bounds;
+use crate::bounds::Claimed;
 use crate::cayley::{cayley, check_matrix, householder};
-use crate::certificate::{LayerCertificate, certify_orthogonal};
+use crate::certificate::{LayerCertificate, Proved, certify_orthogonal, certify_orthogonal_matrix};
 use crate::error::{Error, Result, check_finite};
 use crate::map::{BiLipschitz, LayerRef, sealed};
+use crate::parallel::Late;
 use crate::real::Real;
 
 /// `y = Px + q` with `PᵀP = I`; in row-vector batches, `x Pᵀ + q`.
@@ -35,7 +36,7 @@ pub struct Orthogonal<T> {
 #[derive(Debug)]
 pub(crate) struct OrthogonalWeights<T> {
     pub(crate) matrix: Mat<T>,
-    pub(crate) certificate: LayerCertificate,
+    certificate: Late<LayerCertificate>,
 }
 
 impl<T: Real> Orthogonal<T> {
@@ -79,10 +80,15 @@ impl<T: Real> Orthogonal<T> {
     /// might not be invertible.
     pub fn from_explicit(matrix: Mat<T>, bias: Vec<T>) -> Result<Self> {
         let certificate = certify_orthogonal(to_f64(matrix.as_ref()).as_ref())?;
-        Self::assemble(matrix, bias, certificate)
+        Self::assemble(matrix, bias, Late::of(certificate))
     }
 
-    pub(crate) fn assemble(matrix: Mat<T>, bias: Vec<T>, certificate: LayerCertificate) -> Result<Self> {
+    /// A layer of which nothing is proved yet: that happens when its bounds are first asked for.
+    pub(crate) fn unproved(matrix: Mat<T>, bias: Vec<T>) -> Result<Self> {
+        Self::assemble(matrix, bias, Late::empty())
+    }
+
+    fn assemble(matrix: Mat<T>, bias: Vec<T>, certificate: Late<LayerCertificate>) -> Result<Self> {
         let n = matrix.nrows();
         if n == 0 || matrix.ncols() != n {
             return Err(Error::shape(
@@ -96,7 +102,6 @@ impl<T: Real> Orthogonal<T> {
         }
         check_matrix("matrix of an orthogonal layer", matrix.as_ref())?;
         check_finite("bias of an orthogonal layer", &bias)?;
-        certificate.supported()?;
         Ok(Orthogonal {
             weights: Arc::new(OrthogonalWeights { matrix, certificate }),
             bias,
@@ -132,9 +137,14 @@ impl<T: Real> Orthogonal<T> {
         })
     }
 
-    /// What has been proved of the stored matrix.
+    /// What is proved of the stored matrix; the proof is made when it is first asked for.
     pub fn layer_certificate(&self) -> &LayerCertificate {
-        &self.weights.certificate
+        self.weights.certificate.get_or_compute(|| self.prove())
+    }
+
+    /// The proof, made again.
+    pub(crate) fn prove(&self) -> LayerCertificate {
+        certify_orthogonal_matrix(to_f64(self.matrix()).as_ref())
     }
 
     /// The same layer with its stored numbers converted, exactly, to `f64`.
@@ -177,8 +187,12 @@ impl<T: Real> BiLipschitz<T> for Orthogonal<T> {
         self.bias.len()
     }
 
-    fn bounds(&self) -> Bounds {
-        self.weights.certificate.supported_bounds()
+    fn claim(&self) -> Claimed {
+        self.layer_certificate().design().into()
+    }
+
+    fn bounds(&self) -> Proved {
+        self.layer_certificate().proved()
     }
 
     fn layers(&self) -> Vec<LayerRef<'_, T>> {

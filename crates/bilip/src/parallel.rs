@@ -1,14 +1,71 @@
 //! Threads, in one place: with the feature `rayon` off, every loop here runs on the caller's thread.
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use faer::Par;
+
+/// A value that is computed when it is first needed, and then kept.
+///
+/// **Nothing is locked while it is computed.** `OnceLock::get_or_init` with a closure that uses the pool deadlocks: a
+/// worker that waits inside the closure takes up another job, which asks for the same value and waits for itself; and a
+/// caller outside the pool that holds the lock waits for workers that wait for the lock. Here threads that come at the
+/// same time each compute the value, the first result is kept, and on a worker of the pool it is computed without the
+/// pool. This is the only lazy cell of the crate; a test refuses others. Fill it before a parallel region where that
+/// is possible (`Stack::prepare`), so that it is computed once and on all cores.
+#[derive(Clone, Debug)]
+pub(crate) struct Late<T>(OnceLock<T>);
+
+impl<T> Late<T> {
+    pub(crate) fn empty() -> Self {
+        Late(OnceLock::new())
+    }
+
+    pub(crate) fn of(value: T) -> Self {
+        Late(OnceLock::from(value))
+    }
+
+    pub(crate) fn get_or_compute(&self, compute: impl FnOnce() -> T) -> &T {
+        if let Some(value) = self.0.get() {
+            return value;
+        }
+        let value = if on_worker() { sequential(compute) } else { compute() };
+        // The closure only moves: the lock is held for the time of a copy.
+        self.0.get_or_init(move || value)
+    }
+}
+
+thread_local! {
+    /// Whether this thread must leave the pool alone.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work` on this thread, without handing anything to the pool.
+fn sequential<R>(work: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ALONE.set(self.0);
+        }
+    }
+    let _restore = Restore(ALONE.replace(true));
+    work()
+}
+
+/// Whether this thread is one of the pool's.
+fn on_worker() -> bool {
+    #[cfg(feature = "rayon")]
+    return rayon::current_thread_index().is_some();
+    #[cfg(not(feature = "rayon"))]
+    false
+}
 
 /// faer's parallelism for an operation of `work` multiply-adds: threads only where they pay.
 pub(crate) fn par_for(work: usize) -> Par {
     #[cfg(feature = "rayon")]
     // Below ~100³ the join costs more than it saves (measured on 2 cores).
-    if work >= 1 << 20 && rayon::current_num_threads() > 1 {
+    if work >= 1 << 20 && threads() > 1 {
         return Par::rayon(0);
     }
     let _ = work;
@@ -18,8 +75,9 @@ pub(crate) fn par_for(work: usize) -> Par {
 /// Number of threads a loop over rows may use.
 pub(crate) fn threads() -> usize {
     #[cfg(feature = "rayon")]
-    return rayon::current_num_threads();
-    #[cfg(not(feature = "rayon"))]
+    if !ALONE.get() {
+        return rayon::current_num_threads();
+    }
     1
 }
 
@@ -45,7 +103,7 @@ pub(crate) fn map<R: Send>(count: usize, work: impl Fn(usize) -> R + Sync + Send
     #[cfg(feature = "rayon")]
     {
         use rayon::prelude::*;
-        if count > 1 {
+        if count > 1 && threads() > 1 {
             return (0..count).into_par_iter().with_max_len(1).map(work).collect();
         }
     }

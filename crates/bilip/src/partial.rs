@@ -2,8 +2,7 @@
 
 use crate::bias::RowBiases;
 use crate::bilipnet::BiLipNet;
-use crate::bounds::Bounds;
-use crate::certificate::Certificate;
+use crate::certificate::{Certificate, Proved};
 use crate::error::{Error, Result, check_batch, check_finite, check_rows};
 use crate::inverse::{Inverse, InverseOptions, invert};
 use crate::map::{BiLipschitz, Direction, Stack, with_f64};
@@ -88,7 +87,7 @@ impl<T: Real> PartialBiLipNet<T> {
     }
 
     /// Proved bounds in x, for every p.
-    pub fn bounds(&self) -> Bounds {
+    pub fn bounds(&self) -> Proved {
         self.net.bounds()
     }
 

@@ -1,8 +1,7 @@
 //! PLNet: `f(x) = ½‖G(x) − g‖² + c`, a function with exactly one minimum, which can be computed.
 
 use crate::bilipnet::BiLipNet;
-use crate::bounds::Bounds;
-use crate::certificate::Certificate;
+use crate::certificate::{Certificate, Proved};
 use crate::error::{Error, Result, check_batch, check_finite};
 use crate::inverse::InverseOptions;
 use crate::map::{BiLipschitz, Direction, Stack};
@@ -77,7 +76,7 @@ impl<T: Real> PlNet<T> {
     }
 
     /// Proved bounds of G.
-    pub fn bounds(&self) -> Bounds {
+    pub fn bounds(&self) -> Proved {
         self.net.bounds()
     }
 

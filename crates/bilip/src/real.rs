@@ -62,6 +62,12 @@ pub trait Real:
     /// The nearest number of this type.
     fn round_from(value: f64) -> Self;
 
+    /// The next larger number of this type.
+    fn next_up(self) -> Self;
+
+    /// The next smaller number of this type.
+    fn next_down(self) -> Self;
+
     /// Little-endian bytes appended to `out`.
     #[doc(hidden)]
     fn write_le(self, out: &mut Vec<u8>);
@@ -79,6 +85,14 @@ impl Real for f32 {
         value as f32
     }
 
+    fn next_up(self) -> Self {
+        f32::next_up(self)
+    }
+
+    fn next_down(self) -> Self {
+        f32::next_down(self)
+    }
+
     fn write_le(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_le_bytes());
     }
@@ -94,6 +108,14 @@ impl Real for f64 {
 
     fn round_from(value: f64) -> Self {
         value
+    }
+
+    fn next_up(self) -> Self {
+        f64::next_up(self)
+    }
+
+    fn next_down(self) -> Self {
+        f64::next_down(self)
     }
 
     fn write_le(self, out: &mut Vec<u8>) {

@@ -3,8 +3,8 @@
 use faer::{MatMut, MatRef};
 
 use crate::bias::Bias;
-use crate::bounds::Bounds;
-use crate::certificate::LayerCertificate;
+use crate::bounds::{Bounds, Claimed};
+use crate::certificate::{LayerCertificate, Proved};
 use crate::error::{Error, Result, check_finite};
 use crate::map::{BiLipschitz, LayerRef, sealed};
 use crate::real::Real;
@@ -115,8 +115,12 @@ impl<T: Real> BiLipschitz<T> for Scaling<T> {
         self.scale.len()
     }
 
-    fn bounds(&self) -> Bounds {
-        self.certificate.supported_bounds()
+    fn claim(&self) -> Claimed {
+        self.certificate.design().into()
+    }
+
+    fn bounds(&self) -> Proved {
+        self.certificate.proved()
     }
 
     fn layers(&self) -> Vec<LayerRef<'_, T>> {

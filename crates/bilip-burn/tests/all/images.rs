@@ -120,7 +120,7 @@ fn a_small_image_classifier_learns_and_keeps_its_guarantee() {
         let layer = block.monotone().freeze::<f64>().unwrap();
         let certificate = layer.verify();
         assert!(certificate.holds(), "block {k}");
-        assert_eq!(certificate.certified(), Some(config.bounds));
+        assert_eq!(certificate.proved().bounds(), Some(config.bounds));
         assert!(
             block
                 .orthogonal()

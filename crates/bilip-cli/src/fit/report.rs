@@ -1,20 +1,21 @@
 //! What a fit has come to.
 
 use anyhow::Result;
-use bilip::{Certificate, InverseOptions, metrics};
+use bilip::{Certificate, InverseOptions, Status, at_least, at_most, metrics};
 use serde_json::{Value, json};
 
 use super::prepare::Prepared;
 use crate::args;
 use crate::model::Loaded;
-use crate::table::print;
+use crate::text::{print, shown};
 use crate::{Outcome, apply};
 
 /// Bins of the calibration error.
 const BINS: usize = 15;
 
-/// Root mean square of the error and share of the variance explained of every target, in the user's units.
-fn quality(model: &Loaded, [x, p, y]: &[Vec<f64>; 3]) -> Result<Vec<(f64, f64)>> {
+/// Root mean square of the error and share of the variance explained of every target, in the user's units. There is no
+/// such share of rows that do not vary.
+fn quality(model: &Loaded, [x, p, y]: &[Vec<f64>; 3]) -> Result<Vec<(f64, Option<f64>)>> {
     if y.is_empty() {
         return Ok(Vec::new());
     }
@@ -30,9 +31,10 @@ fn quality(model: &Loaded, [x, p, y]: &[Vec<f64>; 3]) -> Result<Vec<(f64, f64)>>
                 .zip(predicted.iter().skip(k).step_by(columns))
                 .map(|(a, b)| (a - b).powi(2))
                 .sum();
+            let varies = rows >= 2.0 && spread > 1e-20 * mean * mean * rows;
             (
                 (square / rows).sqrt(),
-                1.0 - square / spread.max(f64::MIN_POSITIVE),
+                varies.then_some(1.0 - square / spread).filter(|r2| r2.is_finite()),
             )
         })
         .collect())
@@ -76,7 +78,10 @@ pub(super) fn report(
             args.output.display()
         ))?;
     }
-    Ok(match certificate.holds() {
+    if let Some(shortfall) = &found.shortfall {
+        eprintln!("{shortfall}");
+    }
+    Ok(match certificate.holds() && found.shortfall.is_none() {
         true => Outcome::Done,
         false => Outcome::NotMet,
     })
@@ -90,16 +95,19 @@ struct Found {
     quality: String,
     /// What follows from the bounds.
     more: String,
+    /// What was asked for and not reached.
+    shortfall: Option<String>,
 }
 
 fn of_numbers(model: &Loaded, prepared: &Prepared, certificate: &Certificate) -> Result<Found> {
     let training = quality(model, &prepared.raw[0])?;
     let validation = quality(model, &prepared.raw[1])?;
+    // A tolerance that the size of the inputs makes sensible.
+    let size = prepared.x.scale.iter().copied().fold(0.0, f64::max);
+    let tolerance = 1e-8 * size.max(1.0);
     let minimum = if model.is_potential() && model.parameters() == 0 {
-        // A tolerance that the size of the inputs makes sensible.
-        let size = prepared.x.scale.iter().copied().fold(0.0, f64::max);
         let options = InverseOptions {
-            tolerance: 1e-8 * size.max(1.0),
+            tolerance,
             ..Default::default()
         };
         model.minimize(&[], &options)?.pop()
@@ -108,31 +116,40 @@ fn of_numbers(model: &Loaded, prepared: &Prepared, certificate: &Certificate) ->
     };
     let mut text = String::new();
     for (k, (name, (rmse, _))) in model.targets().iter().zip(&training).enumerate() {
-        text += &format!("error      {name}: {} rms on these rows", short(*rmse));
+        text += &format!("error      {}: {} rms on these rows", shown(name), short(*rmse));
         if let Some((rmse, r2)) = validation.get(k) {
-            text += &format!(", {} on those held out (R2 {r2:.5})", short(*rmse));
+            text += &format!(", {} on those held out", short(*rmse));
+            if let Some(r2) = r2 {
+                text += &format!(" (R2 {})", short(*r2));
+            }
         }
         text += "\n";
     }
     let mut more = String::new();
     if let Some(pl) = certificate.pl_constant() {
-        more += &format!("           Polyak-Lojasiewicz constant {}\n", apply::down(pl, 4));
+        more += &format!("           Polyak-Lojasiewicz constant >= {}\n", at_least(pl, 5));
     }
     if let Some(minimum) = &minimum {
         more += &apply::describe(model, minimum);
     }
-    let column = |q: &[(f64, f64)], of: fn(&(f64, f64)) -> f64| json!(q.iter().map(of).collect::<Vec<_>>());
+    let rmse = |q: &[(f64, Option<f64>)]| json!(q.iter().map(|q| q.0).collect::<Vec<_>>());
     Ok(Found {
         json: named([
             ("targets", json!(model.targets())),
-            ("train_rmse", column(&training, |q| q.0)),
-            ("validation_rmse", column(&validation, |q| q.0)),
-            ("validation_r2", column(&validation, |q| q.1)),
+            ("train_rmse", rmse(&training)),
+            ("validation_rmse", rmse(&validation)),
+            (
+                "validation_r2",
+                json!(validation.iter().map(|q| q.1).collect::<Vec<_>>()),
+            ),
             ("minimum", json!(minimum)),
         ]),
         size: String::new(),
         quality: text,
         more,
+        shortfall: minimum
+            .filter(|m| m.status != Status::Converged)
+            .map(|m| apply::far_from_minimum(&[m], tolerance)),
     })
 }
 
@@ -159,6 +176,7 @@ fn of_classes(model: &Loaded, prepared: &Prepared) -> Result<Found> {
         size: format!("{count} classes, "),
         quality: text,
         more: String::new(),
+        shortfall: None,
     })
 }
 
@@ -167,17 +185,20 @@ fn named(values: impl IntoIterator<Item = (&'static str, Value)>) -> serde_json:
 }
 
 fn bounds_line(certificate: &Certificate) -> String {
-    format!(
-        "bounds     mu = {}, nu = {} in your units (distortion {}): {}\n",
-        apply::down(certificate.mu(), 4),
-        apply::up(certificate.nu(), 4),
-        short(certificate.nu() / certificate.mu()),
-        if certificate.holds() {
-            "proved"
-        } else {
-            "NOT PROVED"
-        }
-    )
+    let proved = certificate.proved();
+    match certificate.holds() {
+        true => format!(
+            "bounds     mu >= {}, nu <= {} in your units (distortion <= {}): proved\n",
+            at_least(proved.mu(), 5),
+            at_most(proved.nu(), 5),
+            at_most(proved.distortion(), 5),
+        ),
+        false => format!(
+            "bounds     mu = {}, nu = {}: NOT PROVED\n",
+            certificate.claimed().mu(),
+            certificate.claimed().nu()
+        ),
+    }
 }
 
 /// How good a classifier is on rows, by name; empty without rows.

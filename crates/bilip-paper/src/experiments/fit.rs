@@ -187,8 +187,8 @@ fn train_model<B: AutodiffBackend>(
             Fitted {
                 predict: Box::new(move |x| Ok(a.forward(x)?)),
                 map: Some(Box::new(move |x| Ok(b.forward(x)?))),
-                claimed: Some(frozen.claim()),
-                certified: certificate.certified().filter(|_| certificate.holds()),
+                claimed: Some(frozen.claim().bounds()),
+                certified: certificate.proved().bounds().filter(|_| certificate.holds()),
                 parameters: trained.parameters,
                 network: Some(Network::MonLip(frozen)),
             }
@@ -202,8 +202,8 @@ fn train_model<B: AutodiffBackend>(
             Fitted {
                 predict: Box::new(move |x| Ok(a.value(x)?)),
                 map: Some(Box::new(move |x| Ok(b.forward(x)?))),
-                claimed: Some(frozen.net().claim()),
-                certified: certificate.certified().filter(|_| certificate.holds()),
+                claimed: Some(frozen.net().claim().bounds()),
+                certified: certificate.proved().bounds().filter(|_| certificate.holds()),
                 parameters: trained.parameters,
                 network: Some(Network::PlNet(frozen)),
             }

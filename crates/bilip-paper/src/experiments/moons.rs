@@ -108,8 +108,8 @@ impl OnDevice for Work<'_> {
                 let frozen = trained.net().freeze::<f64>()?;
                 let certificate = frozen.verify();
                 Ok(Trained {
-                    claimed: frozen.claim(),
-                    certified: certificate.certified().filter(|_| certificate.holds()),
+                    claimed: frozen.claim().bounds(),
+                    certified: certificate.proved().bounds().filter(|_| certificate.holds()),
                     ..rest
                 })
             }

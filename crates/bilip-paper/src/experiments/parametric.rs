@@ -50,7 +50,8 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let proved = minima.iter().map(|m| m.distance_bound).fold(0.0, f64::max);
     let certificate = net.verify();
     let (mu, nu) = certificate
-        .certified()
+        .proved()
+        .bounds()
         .filter(|_| certificate.holds())
         .map_or((f64::NAN, f64::NAN), |b| (b.mu(), b.nu()));
     let metrics = [

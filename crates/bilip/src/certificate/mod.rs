@@ -11,21 +11,25 @@
 //! breaks it; [`round_certified`] shrinks `V` and `S` by a tiny relative ε first, which adds `εI`.
 
 mod norms;
+mod proved;
 pub(crate) mod psd;
+mod reduce;
 pub(crate) mod rounding_up;
 
 use faer::{Mat, MatRef};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use norms::Norms;
+pub use proved::Proved;
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Claimed};
+use crate::decimal::{at_least, at_most, json};
 use crate::error::{Error, Result};
 use crate::map::LayerRef;
 use crate::orthogonal::to_f64;
 use crate::parallel;
 use crate::real::Real;
-use psd::{Arrow, orthogonality_defect, power_of_two_at_least};
+use psd::{Arrow, Diagonal, orthogonality_defect, power_of_two_at_least};
 
 /// The kind of a layer in a [`LayerCertificate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,17 +44,16 @@ pub enum LayerKind {
     Scaling,
 }
 
-/// What has been proved of one layer's stored numbers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// What has been proved of one layer's stored weights.
+///
+/// Made by proofs alone, never read from a file.
+#[derive(Clone, Debug, PartialEq)]
 pub struct LayerCertificate {
     kind: LayerKind,
-    /// The bounds the layer was designed for.
-    claimed: Bounds,
-    /// Whether the claimed bounds are proved.
+    design: Bounds,
     holds: bool,
     margin: f64,
-    certified_mu: f64,
-    certified_nu: f64,
+    proved: Proved,
 }
 
 impl LayerCertificate {
@@ -65,8 +68,8 @@ impl LayerCertificate {
     }
 
     /// The bounds the layer was designed for.
-    pub fn claimed(&self) -> Bounds {
-        self.claimed
+    pub fn design(&self) -> Bounds {
+        self.design
     }
 
     /// For a monotone layer, a proved lower bound on the smallest eigenvalue of its condition matrix; negative (minus
@@ -76,15 +79,18 @@ impl LayerCertificate {
         self.margin
     }
 
-    /// The proved bounds, when a positive μ is among them.
+    /// What is proved of the layer.
+    pub fn proved(&self) -> Proved {
+        self.proved
+    }
+
+    /// The same for a layer that must have a positive μ.
     ///
     /// # Errors
     /// [`Error::NotCertifiable`] when not even a positive μ can be proved.
-    pub fn supported(&self) -> Result<Bounds> {
-        if self.certified_mu > 0.0
-            && let Ok(bounds) = Bounds::new(self.certified_mu, self.certified_nu)
-        {
-            return Ok(bounds);
+    pub(crate) fn need_positive(&self) -> Result<()> {
+        if self.proved.bounds().is_some() {
+            return Ok(());
         }
         Err(Error::NotCertifiable {
             what: match self.kind {
@@ -92,7 +98,10 @@ impl LayerCertificate {
                 LayerKind::MonLip => "monotone layer".into(),
                 LayerKind::Scaling => "change of variables".into(),
             },
-            reason: format!("the weights miss the condition by {:.2e}", -self.margin),
+            reason: match self.margin == -f64::MAX {
+                true => "the weights are far from the condition".into(),
+                false => format!("the weights miss the condition by {}", at_most(-self.margin, 2)),
+            },
         })
     }
 
@@ -101,15 +110,15 @@ impl LayerCertificate {
         Self::of_interval(design, design.mu(), design.nu(), margin)
     }
 
-    /// The same where the proved bounds may be others than those claimed.
-    pub(crate) fn of_interval(claimed: Bounds, mu: f64, nu: f64, margin: f64) -> Self {
+    /// The same where the proved bounds may be others than those of the design.
+    pub(crate) fn of_interval(design: Bounds, mu: f64, nu: f64, margin: f64) -> Self {
+        let proved = Proved::new(mu, nu);
         LayerCertificate {
             kind: LayerKind::MonLip,
-            claimed,
-            holds: mu >= claimed.mu() && nu <= claimed.nu(),
+            design,
+            holds: proved.implies(design),
             margin,
-            certified_mu: mu,
-            certified_nu: nu,
+            proved,
         }
     }
 
@@ -117,109 +126,76 @@ impl LayerCertificate {
     pub(crate) fn exact_scaling(bounds: Bounds) -> Self {
         LayerCertificate {
             kind: LayerKind::Scaling,
-            claimed: bounds,
+            design: bounds,
             holds: true,
             margin: 0.0,
-            certified_mu: bounds.mu(),
-            certified_nu: bounds.nu(),
+            proved: Proved::new(bounds.mu(), bounds.nu()),
         }
-    }
-
-    /// As [`supported`](Self::supported), for a layer that could only be built because it is.
-    pub(crate) fn supported_bounds(&self) -> Bounds {
-        self.supported().unwrap_or(self.claimed)
-    }
-
-    /// Whether the fields of a certificate read from a file agree with each other and with the layer.
-    pub(crate) fn is_consistent(&self, kind: LayerKind, design: Option<Bounds>) -> bool {
-        let numbers = self.margin.is_finite()
-            && self.certified_mu >= 0.0
-            && self.certified_mu <= self.certified_nu
-            && self.certified_nu.is_finite();
-        let claim = design.is_none_or(|b| b == self.claimed);
-        let verdict =
-            !self.holds || (self.certified_mu >= self.claimed.mu() && self.certified_nu <= self.claimed.nu());
-        self.kind == kind && numbers && claim && verdict && self.supported().is_ok()
     }
 }
 
-/// What has been proved of a whole network's stored numbers.
+/// What has been proved of a whole network's stored weights.
 ///
-/// Serialises to JSON with the keys `mu`, `nu` (claimed), `distortion`, `holds`, `certified_mu`, `certified_nu`,
-/// `pl_constant` (for PL networks) and `layers`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Made by proofs alone, never read from a file. Serializes to JSON with the keys `mu`, `nu` (claimed), `distortion`,
+/// `holds`, `certified_mu`, `certified_nu` (proved; the string `"inf"` for an infinite one), `pl_constant` (for PL
+/// networks) and `layers`.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Certificate {
-    mu: f64,
-    nu: f64,
-    distortion: f64,
+    claim: Claimed,
     holds: bool,
-    certified_mu: f64,
-    certified_nu: f64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    proved: Proved,
     pl_constant: Option<f64>,
     layers: Vec<LayerCertificate>,
 }
 
 impl Certificate {
-    pub(crate) fn from_layers(layers: Vec<LayerCertificate>, claim: Bounds) -> Self {
-        let supported = layers
-            .iter()
-            .map(|layer| layer.supported())
-            .collect::<Result<Vec<_>>>()
-            .and_then(Bounds::product);
-        let (certified_mu, certified_nu) = match &supported {
-            Ok(b) => (b.mu(), b.nu()),
-            Err(_) => (
-                0.0,
-                layers
-                    .iter()
-                    .fold(1.0f64, |nu, l| (nu * l.certified_nu).next_up())
-                    .min(f64::MAX),
-            ),
-        };
-        let holds = supported.is_ok_and(|b| b.imply(&claim));
+    pub(crate) fn from_layers(layers: Vec<LayerCertificate>, claim: Claimed) -> Self {
+        let proved = Proved::product(layers.iter().map(|layer| layer.proved));
         Certificate {
-            mu: claim.mu(),
-            nu: claim.nu(),
-            distortion: claim.distortion(),
-            holds,
-            certified_mu,
-            certified_nu,
+            claim,
+            holds: proved.implies(claim),
+            proved,
             pl_constant: None,
             layers,
         }
     }
 
-    pub(crate) fn of_layers<T: Real>(layers: &[LayerRef<'_, T>], claim: Bounds) -> Self {
-        let layers = layers
-            .iter()
-            .map(|layer| match layer {
-                LayerRef::Orthogonal(l) => l.layer_certificate().clone(),
-                LayerRef::MonLip(l) => l.layer_certificate().clone(),
-                LayerRef::Scaling(l) => l.layer_certificate().clone(),
-            })
-            .collect();
+    pub(crate) fn of_layers<T: Real>(layers: &[LayerRef<'_, T>], claim: Claimed) -> Self {
+        let layers = layers.iter().map(|l| l.layer_certificate().clone()).collect();
         Self::from_layers(layers, claim)
     }
 
-    pub(crate) fn verify_layers<T: Real>(layers: &[LayerRef<'_, T>], claim: Bounds) -> Self {
-        let layers = layers
-            .iter()
-            .map(|layer| match layer {
-                LayerRef::Orthogonal(l) => certify_orthogonal_matrix(to_f64(l.matrix()).as_ref()),
-                LayerRef::MonLip(l) => {
-                    let v: Vec<_> = l.v().iter().map(|v| to_f64(v.as_ref())).collect();
-                    certify_monlip(&v, to_f64(l.s()).as_ref(), l.design())
-                }
-                LayerRef::Scaling(l) => l.layer_certificate().clone(),
-            })
-            .collect();
-        Self::from_layers(layers, claim)
+    pub(crate) fn verify_layers<T: Real>(layers: &[LayerRef<'_, T>], claim: Claimed) -> Self {
+        let layers = layers.iter().map(|layer| match layer {
+            LayerRef::Orthogonal(l) => l.prove(),
+            LayerRef::MonLip(l) => l.prove(),
+            LayerRef::Scaling(l) => l.layer_certificate().clone(),
+        });
+        Self::from_layers(layers.collect(), claim)
     }
 
     pub(crate) fn with_pl_constant(mut self) -> Self {
-        self.pl_constant = Some((self.certified_mu * self.certified_mu).next_down().max(0.0));
+        let mu = self.proved.mu();
+        self.pl_constant = Some((mu * mu).next_down().max(0.0));
         self
+    }
+
+    /// The same certificate for a network whose monotone layers, in order, have other proved bounds.
+    pub(crate) fn with_monotone(&self, bounds: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let mut bounds = bounds.into_iter();
+        let layers = self.layers.iter().map(|layer| match layer.kind {
+            LayerKind::MonLip => match (layer.holds, bounds.next()) {
+                (true, Some((mu, nu))) => LayerCertificate::of_interval(layer.design, mu, nu, layer.margin),
+                // A defect was turned into bounds for the gains of the design; it says nothing of others.
+                _ => LayerCertificate::of_interval(layer.design, 0.0, f64::INFINITY, layer.margin),
+            },
+            _ => layer.clone(),
+        });
+        let other = Self::from_layers(layers.collect(), self.claim);
+        match self.pl_constant {
+            Some(_) => other.with_pl_constant(),
+            None => other,
+        }
     }
 
     /// Whether the claimed bounds are proved.
@@ -227,19 +203,14 @@ impl Certificate {
         self.holds
     }
 
-    /// The claimed inverse-Lipschitz bound.
-    pub fn mu(&self) -> f64 {
-        self.mu
+    /// The bounds that the network claims.
+    pub fn claimed(&self) -> Claimed {
+        self.claim
     }
 
-    /// The claimed Lipschitz bound.
-    pub fn nu(&self) -> f64 {
-        self.nu
-    }
-
-    /// The proved bounds; `None` when no positive μ could be proved.
-    pub fn certified(&self) -> Option<Bounds> {
-        Bounds::new(self.certified_mu, self.certified_nu).ok()
+    /// The bounds that are proved.
+    pub fn proved(&self) -> Proved {
+        self.proved
     }
 
     /// The proved Polyak–Łojasiewicz constant `μ²` of a PL network.
@@ -253,35 +224,105 @@ impl Certificate {
     }
 }
 
+/// The JSON of a layer's certificate.
+#[derive(Serialize)]
+struct LayerJson {
+    kind: LayerKind,
+    claimed: Bounds,
+    holds: bool,
+    margin: f64,
+    certified_mu: f64,
+    #[serde(with = "json")]
+    certified_nu: f64,
+}
+
+impl Serialize for LayerCertificate {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        LayerJson {
+            kind: self.kind,
+            claimed: self.design,
+            holds: self.holds,
+            margin: self.margin,
+            certified_mu: self.proved.mu(),
+            certified_nu: self.proved.nu(),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl Serialize for Certificate {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Json<'a> {
+            mu: f64,
+            nu: f64,
+            distortion: f64,
+            holds: bool,
+            certified_mu: f64,
+            #[serde(with = "json")]
+            certified_nu: f64,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pl_constant: Option<f64>,
+            layers: &'a [LayerCertificate],
+        }
+        Json {
+            mu: self.claim.mu(),
+            nu: self.claim.nu(),
+            distortion: self.claim.distortion(),
+            holds: self.holds,
+            certified_mu: self.proved.mu(),
+            certified_nu: self.proved.nu(),
+            pl_constant: self.pl_constant,
+            layers: &self.layers,
+        }
+        .serialize(serializer)
+    }
+}
+
 impl std::fmt::Display for Certificate {
+    /// Every number behind `>=` is rounded down and every number behind `<=` up, as decimals.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "bounds ({}, {}), distortion {:.6}: {}",
-            self.mu,
-            self.nu,
-            self.distortion,
+            "claimed: mu = {}, nu = {}: {}",
+            self.claim.mu(),
+            self.claim.nu(),
             if self.holds { "proved" } else { "NOT proved" }
         )?;
-        match self.certified() {
-            Some(b) => writeln!(f, "  proved: mu >= {:.17e}, nu <= {:.17e}", b.mu(), b.nu())?,
-            None => writeln!(f, "  proved: no bounds at all")?,
+        match self.proved.bounds() {
+            Some(b) => writeln!(
+                f,
+                "  proved of the stored weights: mu >= {}, nu <= {}, distortion <= {}",
+                at_least(b.mu(), 17),
+                at_most(b.nu(), 17),
+                at_most(self.proved.distortion(), 7),
+            )?,
+            None => writeln!(f, "  proved of the stored weights: nothing")?,
         }
         if let Some(pl) = self.pl_constant {
-            writeln!(f, "  Polyak-Lojasiewicz constant >= {pl:.17e}")?;
+            writeln!(f, "  Polyak-Lojasiewicz constant >= {}", at_least(pl, 17))?;
         }
         for (k, layer) in self.layers.iter().enumerate() {
-            let what = match layer.kind {
-                LayerKind::Orthogonal => "orthogonal, |P'P - I| <=",
-                LayerKind::MonLip if layer.margin >= 0.0 => "monotone, smallest eigenvalue >=",
-                LayerKind::MonLip => "monotone, condition missed by",
-                LayerKind::Scaling => {
-                    let b = layer.claimed;
-                    writeln!(f, "  layer {k}: change of variables by {} to {}", b.mu(), b.nu())?;
-                    continue;
+            write!(f, "  layer {k}: ")?;
+            match layer.kind {
+                LayerKind::Orthogonal if layer.margin == -f64::MAX => {
+                    writeln!(f, "NOT orthogonal")?;
                 }
-            };
-            writeln!(f, "  layer {k}: {what} {:.2e}", layer.margin.abs())?;
+                LayerKind::Orthogonal => {
+                    writeln!(f, "orthogonal, |P'P - I| <= {}", at_most(-layer.margin, 3))?;
+                }
+                LayerKind::MonLip if layer.margin >= 0.0 => {
+                    writeln!(f, "monotone, smallest eigenvalue >= {}", at_least(layer.margin, 3))?;
+                }
+                LayerKind::MonLip if layer.margin == -f64::MAX => writeln!(f, "NOT monotone")?,
+                LayerKind::MonLip => {
+                    writeln!(f, "monotone, condition missed by <= {}", at_most(-layer.margin, 3))?;
+                }
+                LayerKind::Scaling => {
+                    let b = layer.design;
+                    writeln!(f, "change of variables by {} to {}", b.mu(), b.nu())?;
+                }
+            }
         }
         Ok(())
     }
@@ -301,11 +342,11 @@ pub(crate) fn certify_orthogonal(p: MatRef<'_, f64>) -> Result<LayerCertificate>
     }
     crate::cayley::check_matrix("matrix of an orthogonal layer", p)?;
     let certificate = certify_orthogonal_matrix(p);
-    certificate.supported()?;
+    certificate.need_positive()?;
     Ok(certificate)
 }
 
-fn certify_orthogonal_matrix(p: MatRef<'_, f64>) -> LayerCertificate {
+pub(crate) fn certify_orthogonal_matrix(p: MatRef<'_, f64>) -> LayerCertificate {
     let defect = orthogonality_defect(p).unwrap_or(f64::INFINITY);
     let (mu, nu) = if defect < 1.0 {
         (
@@ -314,15 +355,16 @@ fn certify_orthogonal_matrix(p: MatRef<'_, f64>) -> LayerCertificate {
         )
     } else {
         // Columns longer than √1.5: only the Frobenius norm bounds it from above.
-        (0.0, psd::frobenius_upper(p).min(f64::MAX))
+        (0.0, psd::frobenius_upper(p))
     };
+    let proved = Proved::new(mu, nu);
     LayerCertificate {
         kind: LayerKind::Orthogonal,
-        claimed: Bounds::new(mu.min(1.0), nu.max(1.0)).unwrap_or(Bounds::ISOMETRY),
-        holds: mu > 0.0,
+        // An isometry up to the rounding of its entries, which is what any stored matrix can be.
+        design: proved.bounds().unwrap_or(Bounds::ISOMETRY),
+        holds: proved.bounds().is_some(),
         margin: -defect.min(f64::MAX),
-        certified_mu: mu,
-        certified_nu: nu,
+        proved,
     }
 }
 
@@ -339,7 +381,10 @@ fn condition(v: &[Mat<f64>], s: MatRef<'_, f64>, hidden: f64, corner: f64) -> (A
         border.push(Mat::from_fn(s.ncols(), *m, |i, j| scale * block[(j, i)]));
         at += m;
     }
-    let diagonal = |m: usize, value: f64| Mat::from_fn(m, m, |i, j| if i == j { scale * value } else { 0.0 });
+    let diagonal = |size: usize, value: f64| Diagonal::Scalar {
+        size,
+        value: scale * value,
+    };
     let arrow = Arrow {
         diagonal: units.iter().map(|m| diagonal(*m, hidden)).collect(),
         sub: v
@@ -355,7 +400,9 @@ fn condition(v: &[Mat<f64>], s: MatRef<'_, f64>, hidden: f64, corner: f64) -> (A
 /// The largest `θ` found with `I − (V+Vᵀ)/2 ⪰ θI` proved, within a factor of two; 0 when there is none above 1e-12.
 pub(crate) fn strong_monotonicity(v: &[Mat<f64>], units: &[usize]) -> f64 {
     let arrow = Arrow {
-        diagonal: units.iter().map(|m| Mat::identity(*m, *m)).collect(),
+        diagonal: (units.iter())
+            .map(|m| Diagonal::Scalar { size: *m, value: 1.0 })
+            .collect(),
         sub: v
             .iter()
             .map(|v| Mat::from_fn(v.nrows(), v.ncols(), |i, j| -0.5 * v[(i, j)]))
@@ -363,16 +410,52 @@ pub(crate) fn strong_monotonicity(v: &[Mat<f64>], units: &[usize]) -> f64 {
         border: vec![],
         corner: None,
     };
-    let mut theta = 0.5;
-    while theta > 1e-12 {
-        if let Some(bound) = arrow.eigenvalue_bound(theta)
+    // The powers of two by bisection with factorizations alone, and one or two proofs.
+    let power = |k: i32| 2f64.powi(-k);
+    let (mut low, mut high) = (0, 41);
+    while high - low > 1 {
+        let middle = (low + high) / 2;
+        if arrow.seems_positive(power(middle)) {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    for k in high..(high + 3).min(40) {
+        if let Some(bound) = arrow.eigenvalue_bound(power(k))
             && bound > 0.0
         {
             return bound;
         }
-        theta *= 0.5;
     }
     0.0
+}
+
+/// How sure one has to be that a matrix is positive definite.
+#[derive(Clone, Copy, PartialEq)]
+enum Rigor {
+    /// It can be factored in floating point.
+    Likely,
+    /// It is proved.
+    Proved,
+}
+
+impl Rigor {
+    /// Whether the condition matrix is positive definite with these numbers on the diagonals of hidden units and
+    /// border.
+    fn holds(self, v: &[Mat<f64>], s: MatRef<'_, f64>, hidden: f64, corner: f64) -> bool {
+        let arrow = condition(v, s, hidden, corner).0;
+        match self {
+            Rigor::Likely => arrow.seems_positive(arrow.resolution()),
+            Rigor::Proved => arrow.prove_positive().is_some(),
+        }
+    }
+}
+
+fn widths(v: &[Mat<f64>], s: MatRef<'_, f64>) -> Vec<usize> {
+    let mut units = vec![v.first().map_or(s.nrows(), |v| v.ncols())];
+    units.extend(v.iter().map(|v| v.nrows()));
+    units
 }
 
 /// Proves what bounds the stored `V`, `S` support in a layer designed for `design`.
@@ -380,12 +463,8 @@ pub(crate) fn certify_monlip(v: &[Mat<f64>], s: MatRef<'_, f64>, design: Bounds)
     match proved_margin(v, s) {
         Some(margin) => LayerCertificate::of_condition(design, margin),
         None => supported_by_foreign_weights(
-            |hidden, corner| condition(v, s, hidden, corner).0.prove_positive().is_some(),
-            || {
-                let mut units = vec![v.first().map_or(s.nrows(), |v| v.ncols())];
-                units.extend(v.iter().map(|v| v.nrows()));
-                Norms::new(v, s, &units)
-            },
+            |rigor, hidden, corner| rigor.holds(v, s, hidden, corner),
+            || Norms::new(v, s, &widths(v, s)),
             design,
         ),
     }
@@ -406,22 +485,17 @@ pub(crate) fn certify_blocks(
         return LayerCertificate::of_condition(design, margin);
     }
     supported_by_foreign_weights(
-        |hidden, corner| {
+        |rigor, hidden, corner| {
             let proved = parallel::map(count, |f| {
                 let (v, s) = block(f);
-                condition(&v, s.as_ref(), hidden, corner)
-                    .0
-                    .prove_positive()
-                    .is_some()
+                rigor.holds(&v, s.as_ref(), hidden, corner)
             });
             proved.into_iter().all(|p| p)
         },
         || {
             Norms::largest(parallel::map(count, |f| {
                 let (v, s) = block(f);
-                let mut units = vec![v.first().map_or(s.nrows(), |v| v.ncols())];
-                units.extend(v.iter().map(|v| v.nrows()));
-                Norms::new(&v, s.as_ref(), &units)
+                Norms::new(&v, s.as_ref(), &widths(&v, s.as_ref()))
             }))
         },
         design,
@@ -443,19 +517,19 @@ fn proved_margin(v: &[Mat<f64>], s: MatRef<'_, f64>) -> Option<f64> {
 ///
 /// Both are proofs, so the better of each bound is taken.
 ///
-/// `proves` says whether the condition matrix is proved positive with these numbers on the diagonals of hidden units and border.
+/// `holds` says whether the condition matrix is positive with these numbers on the diagonals of hidden units and border.
 fn supported_by_foreign_weights(
-    proves: impl Fn(f64, f64) -> bool,
+    holds: impl Fn(Rigor, f64, f64) -> bool,
     norms: impl FnOnce() -> Norms,
     design: Bounds,
 ) -> LayerCertificate {
     let (mu, gamma) = (design.mu(), design.gap());
-    let defect = smallest(|delta| proves(1.0 + delta, 1.0));
+    let defect = smallest(|rigor, delta| holds(rigor, 1.0 + delta, 1.0));
     let mut certified_mu = 0.0;
-    let mut certified_nu = f64::MAX;
-    if let Some(rho) = smallest(|extra| proves(1.0, 1.0 + extra)) {
+    let mut certified_nu = f64::INFINITY;
+    if let Some(rho) = smallest(|rigor, extra| holds(rigor, 1.0, 1.0 + extra)) {
         certified_mu = mu;
-        certified_nu = ((mu + (1.0 + rho) * gamma) * (1.0 + 1e-14)).min(f64::MAX);
+        certified_nu = (mu + (1.0 + rho) * gamma) * (1.0 + 1e-14);
     }
     if let Some(delta) = defect {
         let norms = norms();
@@ -476,40 +550,41 @@ fn supported_by_foreign_weights(
     }
     LayerCertificate {
         kind: LayerKind::MonLip,
-        claimed: design,
+        design,
         holds: false,
         margin: -defect.unwrap_or(f64::MAX),
-        certified_mu,
-        certified_nu: certified_nu.max(certified_mu),
+        proved: Proved::new(certified_mu, certified_nu.max(certified_mu)),
     }
 }
 
-/// The smallest number, within five per cent, for which a monotone property is true; `None` beyond 2³⁰.
+/// The smallest number, within some ten per cent, for which a monotone property is proved; `None` beyond 2³⁰.
 ///
-/// Candidates are multiples of 2⁻⁵², so that `1 + x` is exact for those below one.
-fn smallest(holds: impl Fn(f64) -> bool) -> Option<f64> {
+/// Found by a dozen factorizations, proved by one or two proofs. Candidates are multiples of 2⁻⁵², so that `1 + x` is
+/// exact for those below one.
+fn smallest(holds: impl Fn(Rigor, f64) -> bool) -> Option<f64> {
     let exact = |x: f64| (1.0 + x) - 1.0;
-    let mut high = f64::EPSILON * 4.0;
-    let mut low = 0.0;
-    while !holds(high) {
-        low = high;
-        high *= 16.0;
-        if high > (1u64 << 30) as f64 {
-            return None;
-        }
+    let (mut low, mut high) = (f64::EPSILON * 4.0, (1u64 << 30) as f64);
+    if !holds(Rigor::Likely, high) {
+        return None;
     }
-    while high > 1.05 * low && low > 0.0 {
+    while high > 1.05 * low {
         let middle = exact((low * high).sqrt());
         if middle <= low || middle >= high {
             break;
         }
-        if holds(middle) {
+        if holds(Rigor::Likely, middle) {
             high = middle;
         } else {
             low = middle;
         }
     }
-    Some(high)
+    for growth in [1.0, 1.05, 2.0, 16.0, 256.0] {
+        let candidate = exact(high * growth);
+        if holds(Rigor::Proved, candidate) {
+            return Some(candidate);
+        }
+    }
+    None
 }
 
 /// `V`, `S` rounded to `T` and shrunk by the smallest relative ε for which the bounds are proved to hold.

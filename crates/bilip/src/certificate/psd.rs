@@ -9,7 +9,7 @@
 //!   `L₁L₁ᵀ` is a multiple of `2⁻⁵²` below 2 and therefore exact, in whatever order a GEMM adds it up.
 //! * `LLᵀ − L₁L₁ᵀ = L₁L₂ᵀ + L₂Lᵀ` has entries below `√K·2⁻²⁶`; its rounding error is `γ_K` times that, about 1e-20.
 //!
-//! Three GEMMs at full speed give `E` to about 1e-19 an entry. This lets certified rounding get away with a relative
+//! Three GEMMs at full speed give `E` to about 1e-19 per entry. This lets certified rounding get away with a relative
 //! change of 1e-14 to 1e-12 where the classical constant would need 1e-10 and more.
 
 use faer::linalg::cholesky::llt::factor::{LltParams, cholesky_in_place, cholesky_in_place_scratch};
@@ -28,15 +28,57 @@ use crate::parallel::par_for;
 /// ⎣ C₁  C₂  ⋯       D_b ⎦
 /// ```
 /// Diagonal entries must not exceed one (scale by a power of two beforehand, which is exact).
+///
+/// # Cost
+/// The blocks off the diagonal are what a file stores, `N` numbers in all. A diagonal block that is a multiple of the
+/// identity and much wider than the blocks beside it is eliminated first, which takes no factorization of its own, so
+/// every block that is factored has a side of at most `2√N` or 64: a proof takes memory for a multiple of `N` numbers
+/// and a multiple of `N√N` operations, whatever the widths are. (A forward pass takes `2N`.)
 pub(crate) struct Arrow {
-    pub(crate) diagonal: Vec<Mat<f64>>,
+    pub(crate) diagonal: Vec<Diagonal>,
     pub(crate) sub: Vec<Mat<f64>>,
     pub(crate) border: Vec<Mat<f64>>,
-    pub(crate) corner: Option<Mat<f64>>,
+    pub(crate) corner: Option<Diagonal>,
 }
 
+/// A block on the diagonal.
+#[derive(Clone)]
+pub(crate) enum Diagonal {
+    /// A multiple of the identity.
+    Scalar { size: usize, value: f64 },
+    Dense(Mat<f64>),
+}
+
+impl Diagonal {
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Diagonal::Scalar { size, .. } => *size,
+            Diagonal::Dense(block) => block.nrows(),
+        }
+    }
+
+    /// The block minus a multiple of the identity.
+    pub(super) fn shifted(&self, shift: f64) -> Mat<f64> {
+        let mut dense = self.dense();
+        for i in 0..dense.nrows() {
+            dense[(i, i)] -= shift;
+        }
+        dense
+    }
+
+    fn dense(&self) -> Mat<f64> {
+        match self {
+            Diagonal::Scalar { size, value } => {
+                Mat::from_fn(*size, *size, |i, j| if i == j { *value } else { 0.0 })
+            }
+            Diagonal::Dense(block) => block.clone(),
+        }
+    }
+}
+
+
 /// A factor `M` with its grid part: `M = grid + rest`.
-struct Split {
+pub(super) struct Split {
     grid: Mat<f64>,
     rest: Mat<f64>,
     full: Mat<f64>,
@@ -46,7 +88,7 @@ struct Split {
 const GRID: f64 = (1u64 << 26) as f64;
 
 impl Split {
-    fn new(full: Mat<f64>) -> Self {
+    pub(super) fn new(full: Mat<f64>) -> Self {
         let grid = Mat::from_fn(full.nrows(), full.ncols(), |i, j| {
             (full[(i, j)] * GRID).round_ties_even() / GRID
         });
@@ -57,8 +99,13 @@ impl Split {
 }
 
 impl Arrow {
-    fn length(&self) -> usize {
-        self.diagonal.iter().map(|d| d.nrows()).sum::<usize>() + self.corner.as_ref().map_or(0, |c| c.nrows())
+    pub(super) fn length(&self) -> usize {
+        self.diagonal.iter().map(Diagonal::size).sum::<usize>() + self.width()
+    }
+
+    /// The width of the border.
+    pub(super) fn width(&self) -> usize {
+        self.corner.as_ref().map_or(0, Diagonal::size)
     }
 
     /// A proved lower bound on the smallest eigenvalue, or `None` when it is below `shift` as far as can be seen.
@@ -87,25 +134,40 @@ impl Arrow {
 
     /// The shift to try first: what the residual of a factorisation of this size usually comes to.
     pub(crate) fn resolution(&self) -> f64 {
-        let widest = self.diagonal.iter().map(|d| d.nrows()).max().unwrap_or(1);
-        let border = self.corner.as_ref().map_or(0, |c| c.nrows());
-        power_of_two_at_least((3 * widest + border) as f64 * f64::EPSILON / 8.0)
+        let widest = self.diagonal.iter().map(Diagonal::size).max().unwrap_or(1);
+        power_of_two_at_least((3 * widest + self.width()) as f64 * f64::EPSILON / 8.0)
     }
 
-    /// A bound on `‖(A − shift·I) − LLᵀ‖₂` for the computed factor `L`; `None` when the factorisation breaks down.
+    /// Whether `A − shift·I` can be factored: a guess at whether it is positive definite, at a tenth of a proof's cost.
+    pub(crate) fn seems_positive(&self, shift: f64) -> bool {
+        match self.reduce(shift) {
+            None => false,
+            Some(Some((reduced, _))) => reduced.factor(0.0).is_some(),
+            Some(None) => self.factor(shift).is_some(),
+        }
+    }
+
+    /// Some r with `A − shift·I + rI ⪰ 0`: a bound on `‖(A − shift·I) − LLᵀ‖₂` for the computed factor `L`; `None` when
+    /// the factorization breaks down.
     fn factorization_residual(&self, shift: f64) -> Option<f64> {
+        match self.reduce(shift)? {
+            Some((reduced, error)) => {
+                let factors = reduced.factor(0.0)?;
+                Some((reduced.residual_of(&factors, 0.0)? + error).next_up())
+            }
+            None => self.residual_of(&self.factor(shift)?, shift),
+        }
+    }
+
+    fn factor(&self, shift: f64) -> Option<Factors> {
         let blocks = self.diagonal.len();
-        let width = self.corner.as_ref().map_or(0, |c| c.nrows());
-        // Transposed factors: lower[k] = L_kkᵀ, below[k] = L_{k+1,k}ᵀ, bottom[k] = L_{b,k}ᵀ.
+        let width = self.width();
         let mut lower: Vec<Split> = Vec::with_capacity(blocks);
         let mut below: Vec<Split> = Vec::with_capacity(blocks);
         let mut bottom: Vec<Split> = Vec::with_capacity(blocks);
         for k in 0..blocks {
-            let m = self.diagonal[k].nrows();
-            let mut d = self.diagonal[k].clone();
-            for i in 0..m {
-                d[(i, i)] -= shift;
-            }
+            let mut d = self.diagonal[k].shifted(shift);
+            let m = d.nrows();
             if k > 0 {
                 let b = &below[k - 1].full;
                 matmul(
@@ -144,10 +206,7 @@ impl Arrow {
         let corner = match &self.corner {
             None => None,
             Some(corner) => {
-                let mut d = corner.clone();
-                for i in 0..width {
-                    d[(i, i)] -= shift;
-                }
+                let mut d = corner.shifted(shift);
                 for c in &bottom {
                     let c = &c.full;
                     matmul(
@@ -162,17 +221,34 @@ impl Arrow {
                 Some(Split::new(cholesky(d)?.transpose().to_owned()))
             }
         };
+        Some(Factors {
+            lower,
+            below,
+            bottom,
+            corner,
+        })
+    }
 
+    /// A bound on `‖(A − shift·I) − LLᵀ‖₂`.
+    fn residual_of(&self, factors: &Factors, shift: f64) -> Option<f64> {
+        let Factors {
+            lower,
+            below,
+            bottom,
+            corner,
+        } = factors;
+        let blocks = self.diagonal.len();
         let mut rows = RowSums::new(self.length());
         let mut at = 0;
-        let end = self.length() - width;
+        let end = self.length() - self.width();
         for k in 0..blocks {
-            let m = self.diagonal[k].nrows();
+            let diagonal = self.diagonal[k].dense();
+            let m = diagonal.nrows();
             let mut pairs = vec![(&lower[k], &lower[k])];
             if k > 0 {
                 pairs.push((&below[k - 1], &below[k - 1]));
             }
-            rows.add_diagonal(residual(self.diagonal[k].as_ref(), shift, &pairs)?, at);
+            rows.add_diagonal(residual(diagonal.as_ref(), shift, &pairs)?, at);
             if k + 1 < blocks {
                 let e = residual(self.sub[k].as_ref(), 0.0, &[(&below[k], &lower[k])])?;
                 rows.add_off_diagonal(e, at + m, at);
@@ -186,25 +262,33 @@ impl Arrow {
             }
             at += m;
         }
-        if let (Some(matrix), Some(factor)) = (&self.corner, &corner) {
+        if let (Some(matrix), Some(factor)) = (&self.corner, corner) {
             let mut pairs: Vec<_> = bottom.iter().map(|c| (c, c)).collect();
             pairs.push((factor, factor));
-            rows.add_diagonal(residual(matrix.as_ref(), shift, &pairs)?, end);
+            rows.add_diagonal(residual(matrix.dense().as_ref(), shift, &pairs)?, end);
         }
         Some(rows.norm_bound())
     }
 }
 
+/// Transposed factors: `lower[k] = L_kkᵀ`, `below[k] = L_{k+1,k}ᵀ`, `bottom[k] = L_{b,k}ᵀ`, `corner = L_bbᵀ`.
+struct Factors {
+    lower: Vec<Split>,
+    below: Vec<Split>,
+    bottom: Vec<Split>,
+    corner: Option<Split>,
+}
+
 /// A residual block with a bound on the error of each of its entries.
-struct Residual {
-    block: Mat<f64>,
-    entry_error: f64,
+pub(super) struct Residual {
+    pub(super) block: Mat<f64>,
+    pub(super) entry_error: f64,
 }
 
 /// `(A − shift·I) − Σ PᵀQ` over the pairs, with the accuracy described at the top of this file.
 ///
 /// `None` when a row of the factors has norm above √1.5, so that exactness of the grid part could not be argued.
-fn residual(a: MatRef<'_, f64>, shift: f64, pairs: &[(&Split, &Split)]) -> Option<Residual> {
+pub(super) fn residual(a: MatRef<'_, f64>, shift: f64, pairs: &[(&Split, &Split)]) -> Option<Residual> {
     let (r, c) = a.shape();
     let inner: usize = pairs.iter().map(|(p, _)| p.full.nrows()).sum();
     let par = par_for(r * c * inner);
@@ -368,10 +452,10 @@ fn norm2_of_unit_size(a: MatRef<'_, f64>, frobenius: f64) -> f64 {
         let t = estimate * slack;
         let scale = 1.0 / power_of_two_at_least(t);
         let arrow = Arrow {
-            diagonal: vec![Mat::from_fn(n, n, |i, j| {
+            diagonal: vec![Diagonal::Dense(Mat::from_fn(n, n, |i, j| {
                 let (i, j) = (i.max(j), i.min(j));
                 (if i == j { t - gram[(i, j)] } else { -gram[(i, j)] }) * scale
-            })],
+            }))],
             sub: vec![],
             border: vec![],
             corner: None,
@@ -405,16 +489,24 @@ pub(crate) fn frobenius_upper(a: MatRef<'_, f64>) -> f64 {
 /// An estimate (no bound) of the largest eigenvalue of a positive semidefinite matrix.
 fn power_iteration(gram: MatRef<'_, f64>) -> f64 {
     let n = gram.nrows();
-    let mut x = faer::Col::<f64>::from_fn(n, |i| 1.0 + 0.5 * ((i as f64) * 2.399_963).sin());
+    let mut x = Mat::<f64>::from_fn(n, 1, |i, _| 1.0 + 0.5 * ((i as f64) * 2.399_963).sin());
+    let mut y = Mat::<f64>::zeros(n, 1);
     let mut value = 0.0;
     for _ in 0..60 {
         let norm = x.norm_l2();
         if norm == 0.0 {
             break;
         }
-        let y = gram * (&x * faer::Scale(1.0 / norm));
+        matmul(
+            y.as_mut(),
+            Accum::Replace,
+            gram,
+            x.as_ref(),
+            1.0 / norm,
+            par_for(n * n),
+        );
         let next = y.norm_l2();
-        x = y;
+        std::mem::swap(&mut x, &mut y);
         if (next - value).abs() <= 1e-5 * next {
             value = next;
             break;
@@ -471,7 +563,7 @@ mod tests {
 
     fn single(a: Mat<f64>) -> Arrow {
         Arrow {
-            diagonal: vec![a],
+            diagonal: vec![Diagonal::Dense(a)],
             sub: vec![],
             border: vec![],
             corner: None,

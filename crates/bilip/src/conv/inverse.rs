@@ -1,7 +1,5 @@
 //! The inverse of a convolutional layer, with a certified error for every image.
 
-use std::sync::OnceLock;
-
 use super::accurate::Accurate;
 use super::{Complex, ConvMonLip, Frequency, Slopes, Spectrum};
 use faer::Mat;
@@ -48,7 +46,8 @@ impl<T: Real> ConvMonLip<T> {
         let n = layer.dim();
         let rows = check_batch("y", y, n)?;
         options.check(rows, n)?;
-        let mu = layer.bounds()?.mu();
+        layer.certificate.need_positive()?;
+        let mu = layer.bounds().mu();
         let norms = layer.norms();
         if !matches!(
             options.method,
@@ -60,7 +59,7 @@ impl<T: Real> ConvMonLip<T> {
                 "convolutional layers have auto, newton, dys and drs",
             ));
         }
-        let resolvent = OnceLock::new();
+        let resolvent = parallel::Late::empty();
         let solved = parallel::map(rows, |r| {
             let y = &y[r * n..(r + 1) * n];
             let start = match &options.start {
@@ -77,7 +76,7 @@ impl<T: Real> ConvMonLip<T> {
             let mut status = goal.verdict(&state);
             if status.is_none() {
                 let split = |run: (&mut State, &mut usize), alpha: f64| {
-                    let resolvent = resolvent.get_or_init(|| Resolvent::new(&layer, alpha));
+                    let resolvent = resolvent.get_or_compute(|| Resolvent::new(&layer, alpha));
                     layer.douglas_rachford(run, y, &norms, &goal, resolvent)
                 };
                 let run = (&mut state, &mut iterations);

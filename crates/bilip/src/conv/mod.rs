@@ -20,8 +20,8 @@ use faer::Mat;
 pub use free::{ConvFree, Kernels};
 
 use crate::activation::Activation;
-use crate::bounds::Bounds;
-use crate::certificate::{Certificate, LayerCertificate, Norms, certify_blocks};
+use crate::bounds::{Bounds, Claimed};
+use crate::certificate::{Certificate, LayerCertificate, Norms, Proved, certify_blocks};
 use crate::error::{Error, Result, check_batch, check_finite, check_rows};
 use crate::monlip::check_psi;
 use crate::orthogonal::to_f64;
@@ -201,16 +201,13 @@ impl<T: Real> ConvMonLip<T> {
     }
 
     /// The bounds the layer was designed for.
-    pub fn claim(&self) -> Bounds {
-        self.explicit.bounds
+    pub fn claim(&self) -> Claimed {
+        self.explicit.bounds.into()
     }
 
     /// Proved bounds.
-    ///
-    /// # Errors
-    /// When no positive μ can be proved.
-    pub fn bounds(&self) -> Result<Bounds> {
-        self.certificate.supported()
+    pub fn bounds(&self) -> Proved {
+        self.certificate.proved()
     }
 
     /// What has been proved of the stored numbers.
@@ -227,7 +224,7 @@ impl<T: Real> ConvMonLip<T> {
             (true, _) => e.certificate(proved.margin()),
             (false, false) => proved,
             // What a defect leaves of the design says nothing of another skip connection.
-            (false, true) => LayerCertificate::of_interval(e.bounds, 0.0, f64::MAX, proved.margin()),
+            (false, true) => LayerCertificate::of_interval(e.bounds, 0.0, f64::INFINITY, proved.margin()),
         };
         Certificate::from_layers(vec![certificate], self.claim())
     }

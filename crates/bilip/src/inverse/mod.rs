@@ -23,8 +23,8 @@ pub(crate) use krylov::gmres;
 pub use newton::Newton;
 pub use resolvent::{DouglasRachford, PeacemanRachford};
 
-use crate::bounds::Bounds;
-use crate::error::{Error, Result, check_batch, check_finite, check_rows};
+use crate::certificate::Proved;
+use crate::error::{Error, Result, check_batch, check_rows};
 use crate::map::{BiLipschitz, Direction, LayerRef, Stack, Workspace};
 use crate::monlip::MonLip;
 use crate::orthogonal::Orthogonal;
@@ -221,6 +221,21 @@ pub enum Status {
     /// No progress: Newton's line search found no smaller residual, or a step size outside its range made the
     /// iteration grow. The bound is still valid.
     Stalled,
+    /// The numbers of this row leave the range of f64 on the way: there is no answer, x is NaN and the bound infinite.
+    OutOfRange,
+}
+
+impl Status {
+    /// The name as in JSON: `converged`, `max_iterations`, `precision_limit`, `stalled` or `out_of_range`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Status::Converged => "converged",
+            Status::MaxIterations => "max_iterations",
+            Status::PrecisionLimit => "precision_limit",
+            Status::Stalled => "stalled",
+            Status::OutOfRange => "out_of_range",
+        }
+    }
 }
 
 /// One recorded iteration of one row.
@@ -231,6 +246,7 @@ pub struct TracePoint {
     /// Iterations done in that layer.
     pub iteration: usize,
     /// `‖F(x̂) − y‖/μ` of that layer: a bound on the error of the layer's own input, rounding not included.
+    #[serde(with = "crate::json_number")]
     pub error: f64,
 }
 
@@ -242,10 +258,13 @@ pub struct RowReport {
     /// Iterations, summed over the layers.
     pub iterations: usize,
     /// `‖G(x̂) − y‖` as computed.
+    #[serde(with = "crate::json_number")]
     pub residual: f64,
     /// A proved bound on `‖G(x̂) − y‖`, rounding included.
+    #[serde(with = "crate::json_number")]
     pub residual_bound: f64,
     /// A proved bound on `‖x̂ − G⁻¹(y)‖`, rounding included.
+    #[serde(with = "crate::json_number")]
     pub error_bound: f64,
     /// Error against iteration, where asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -318,9 +337,19 @@ pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions
     let n = stack.n;
     let rows = check_batch("y", y, n)?;
     options.check(rows, n)?;
+    stack.prepare();
+    for layer in &stack.layers {
+        layer.layer_certificate().need_positive()?;
+    }
+    if Proved::product(stack.layers.iter().map(|l| l.bounds())).bounds().is_none() {
+        return Err(Error::NotCertifiable {
+            what: "network".into(),
+            reason: "the product of the layers' bounds leaves the range 1e-100 to 1e100".into(),
+        });
+    }
     let (input, inner, output) = without_scalings(stack);
     if (input.is_none() && output.is_none()) || inner.layers.is_empty() {
-        return invert_network(stack, y, options);
+        return Ok(invert_network(stack, y, options));
     }
     // y' = (y − b)/d, rounded once: an error of at most u‖y'‖.
     let undo = |s: Option<&Scaling<f64>>, values: &[f64]| -> Vec<f64> {
@@ -332,10 +361,9 @@ pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions
         }
     };
     let target = undo(output, y);
-    check_finite("y in the variables of the network", &target)?;
     let spread = |s: Option<&Scaling<f64>>| s.map_or((1.0, 1.0), |s| (s.bounds().mu(), s.bounds().nu()));
     let ((input_low, input_high), (_, output_high)) = (spread(input), spread(output));
-    let bounds = Bounds::product(inner.layers.iter().map(|l| l.bounds()))?;
+    let bounds = Proved::product(inner.layers.iter().map(|l| l.bounds()));
     let inner_options = InverseOptions {
         // A little less than the tolerance leaves room for the roundings of the changes of variables.
         tolerance: 0.9 * options.tolerance * input_low,
@@ -347,18 +375,31 @@ pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions
         }),
         ..options.clone()
     };
-    let mut inverse = invert_network(&inner, &target, &inner_options)?;
+    let mut inverse = invert_network(&inner, &target, &inner_options);
     inverse.x = undo(input, &inverse.x);
     const U: f64 = crate::real::UNIT_ROUNDOFF;
+    let or_infinite = |bound: f64| if bound.is_nan() { f64::INFINITY } else { bound };
     for (k, row) in inverse.rows.iter_mut().enumerate() {
         let range = k * n..(k + 1) * n;
+        if row.status == Status::OutOfRange || inverse.x[range.clone()].iter().any(|v| !v.is_finite()) {
+            *row = RowReport {
+                iterations: row.iterations,
+                trace: std::mem::take(&mut row.trace),
+                ..RowReport::out_of_range()
+            };
+            inverse.x[range].fill(f64::NAN);
+            continue;
+        }
         let moved = 1.01 * U * rounding::norm_up(&target[range.clone()]);
         let rounded = 1.01 * U * rounding::norm_up(&inverse.x[range]);
         row.residual *= output_high;
-        row.residual_bound = (row.residual_bound + moved + bounds.nu() * input_high * rounded)
-            * output_high
-            * rounding::SAFETY;
-        row.error_bound = ((row.error_bound + moved / bounds.mu()) / input_low + rounded) * rounding::SAFETY;
+        row.residual_bound = or_infinite(
+            (row.residual_bound + moved + bounds.nu() * input_high * rounded)
+                * output_high
+                * rounding::SAFETY,
+        );
+        row.error_bound =
+            or_infinite(((row.error_bound + moved / bounds.mu()) / input_low + rounded) * rounding::SAFETY);
         for point in &mut row.trace {
             point.error /= input_low;
         }
@@ -390,10 +431,10 @@ fn without_scalings<'a>(
 }
 
 /// Inverts every row of `y` through all layers.
-fn invert_network(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions) -> Result<Inverse> {
+fn invert_network(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions) -> Inverse {
     let n = stack.n;
-    let rows = check_batch("y", y, n)?;
-    let bounds = Bounds::product(stack.layers.iter().map(|l| l.bounds()))?;
+    let rows = y.len() / n;
+    let bounds = Proved::product(stack.layers.iter().map(|l| l.bounds()));
     let block = match &options.method {
         // A Newton block is worked through in sub-blocks of Jacobians; it only has to feed the threads.
         Method::Auto | Method::Newton(_) => BLOCK_ROWS.min(rows.div_ceil(4 * parallel::threads()).max(1)),
@@ -406,20 +447,44 @@ fn invert_network(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions) -
     });
     let mut x = Vec::with_capacity(y.len());
     let mut reports = Vec::with_capacity(rows);
-    for mut row in parts.into_iter().flatten() {
+    for (row, y) in parts.into_iter().flatten().zip(y.chunks_exact(n)) {
+        // A solver that met infinities has nothing to say: its last point is no better than any other.
+        if row.x.iter().chain(y).any(|v| !v.is_finite()) || row.report.error_bound.is_infinite() {
+            x.extend(std::iter::repeat_n(f64::NAN, n));
+            reports.push(RowReport {
+                iterations: row.report.iterations,
+                trace: row.report.trace,
+                ..RowReport::out_of_range()
+            });
+            continue;
+        }
         x.extend_from_slice(&row.x);
+        let mut report = row.report;
         // The error bound is the residual, with its rounding, over μ.
-        row.report.residual_bound = (row.report.error_bound * bounds.mu() * (1.0 + 1e-15)).next_up();
-        reports.push(row.report);
+        report.residual_bound = (report.error_bound * bounds.mu() * (1.0 + 1e-15)).next_up();
+        reports.push(report);
     }
-    Ok(Inverse { x, rows: reports })
+    Inverse { x, rows: reports }
+}
+
+impl RowReport {
+    fn out_of_range() -> Self {
+        RowReport {
+            status: Status::OutOfRange,
+            iterations: 0,
+            residual: f64::INFINITY,
+            residual_bound: f64::INFINITY,
+            error_bound: f64::INFINITY,
+            trace: Vec::new(),
+        }
+    }
 }
 
 fn invert_block(
     stack: &Stack<'_, f64>,
     y: &[f64],
     start: Option<&[f64]>,
-    bounds: Bounds,
+    bounds: Proved,
     options: &InverseOptions,
 ) -> Vec<RowState> {
     let n = stack.n;
@@ -527,6 +592,7 @@ fn worse(a: Status, b: Status) -> Status {
         Status::PrecisionLimit => 1,
         Status::MaxIterations => 2,
         Status::Stalled => 3,
+        Status::OutOfRange => 4,
     };
     if rank(b) > rank(a) { b } else { a }
 }
@@ -598,6 +664,9 @@ fn solve_layer(
 
 /// Newton, and for the rows it gave up on a spell of Douglas–Rachford from where it stopped, in turns, within the
 /// limit on iterations of all of them together.
+///
+/// Every turn has to gain something: [`FRUITLESS`] turns without end it. A turn that takes no step at all (numbers out
+/// of range) ends it at once.
 fn auto(
     layer: &MonLip<f64>,
     single: &Stack<'_, f64>,
@@ -615,9 +684,10 @@ fn auto(
     for (j, state) in solved.iter_mut().enumerate() {
         let row = single.rows(j..j + 1);
         let target = &y[j * n..(j + 1) * n];
-        let mut spell = 500;
+        let (mut spell, mut fruitless) = (500, 0);
         while matches!(state.report.status, Status::Stalled | Status::MaxIterations) {
-            let left = goal.limit - state.report.iterations;
+            let (before, bound) = (state.report.iterations, state.report.error_bound);
+            let left = goal.limit.saturating_sub(before);
             if left == 0 {
                 state.report.status = Status::MaxIterations;
                 break;
@@ -629,10 +699,15 @@ fn auto(
             let method = DouglasRachford::default();
             let next = drive::solve(&method, layer, &row, target, &state.x, spelled).remove(0);
             state.go_on(next);
-            let left = goal.limit - state.report.iterations;
+            let left = goal.limit.saturating_sub(state.report.iterations);
             if state.report.status != Status::Converged && left > 0 {
                 let next = newton::solve(&row, target, &state.x, newton_goal(left), newton).remove(0);
                 state.go_on(next);
+            }
+            let gained = state.report.error_bound < 0.9 * bound;
+            fruitless = if gained { 0 } else { fruitless + 1 };
+            if state.report.iterations == before || fruitless == FRUITLESS {
+                break;
             }
             spell *= 4;
         }
@@ -640,17 +715,25 @@ fn auto(
     solved
 }
 
+/// Turns of `Auto` that may go by without a tenth of the error gained.
+const FRUITLESS: usize = 3;
+
 /// Newton steps before `Auto` tries something else.
 const NEWTON_LIMIT: usize = 100;
 
 impl RowState {
-    /// Takes over what a further solve from this state came to.
+    /// Takes over what a further solve from this state came to, unless it is worse.
     fn go_on(&mut self, next: RowState) {
         let before = std::mem::replace(self, next);
         self.report.iterations += before.report.iterations;
         let mut trace = before.report.trace;
         trace.append(&mut self.report.trace);
         self.report.trace = trace;
+        if before.report.error_bound < self.report.error_bound {
+            self.x = before.x;
+            self.report.residual = before.report.residual;
+            self.report.error_bound = before.report.error_bound;
+        }
     }
 }
 
@@ -718,6 +801,7 @@ pub(crate) fn inverse_vjp(stack: &Stack<'_, f64>, x: &[f64], w: &[f64]) -> Resul
 mod tests {
     use super::*;
     use crate::activation::Activation;
+    use crate::bounds::Bounds;
     use crate::monlip::MonLipFree;
     use crate::random::Rng;
 

@@ -9,6 +9,7 @@ use crate::activation::Activation;
 use crate::bounds::Bounds;
 use crate::cayley::{cayley, check_matrix, inverse_cayley};
 use crate::certificate::round_certified;
+use crate::parallel::Late;
 use crate::error::{Error, Result, check_finite};
 use crate::orthogonal::to_f64;
 use crate::parallel::{self, par_for};
@@ -250,7 +251,7 @@ impl<T: Real> MonLip<T> {
             hidden_bias: narrow(&free.hidden_bias),
             output_bias: narrow(&free.output_bias),
         };
-        Self::assemble(explicit, certificate)
+        Self::assemble(explicit, Late::of(certificate))
     }
 
     /// Free parameters that give this layer back (Proposition 3.2: the parametrisation is complete).
@@ -263,12 +264,12 @@ impl<T: Real> MonLip<T> {
     /// When the weights do not satisfy the condition for [`design`](MonLip::design).
     pub fn to_free(&self) -> Result<MonLipFree> {
         let w = &self.weights;
-        if !w.certificate.holds() {
+        if !self.layer_certificate().holds() {
             return Err(Error::NotCertifiable {
                 what: "to_free".into(),
                 reason: format!(
                     "the weights miss the condition by {:.2e}",
-                    -w.certificate.margin()
+                    -self.layer_certificate().margin()
                 ),
             });
         }

@@ -9,7 +9,7 @@
 mod free;
 mod kernel;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use faer::{Mat, MatRef};
 
@@ -17,12 +17,13 @@ pub use free::MonLipFree;
 pub(crate) use kernel::{Buffers, Record};
 
 use crate::activation::Activation;
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Claimed};
 use crate::cayley::check_matrix;
-use crate::certificate::{self, LayerCertificate, Norms, certify_monlip};
+use crate::certificate::{self, LayerCertificate, Norms, Proved, certify_monlip};
 use crate::error::{Error, Result, check_finite};
 use crate::map::{BiLipschitz, LayerRef, sealed};
 use crate::orthogonal::to_f64;
+use crate::parallel::Late;
 use crate::real::Real;
 use crate::rounding::MAX_UNITS;
 
@@ -52,10 +53,10 @@ pub(crate) struct MonLipWeights<T> {
     pub(crate) s: Mat<T>,
     pub(crate) psi: Option<Vec<T>>,
     pub(crate) output_bias: Vec<T>,
-    pub(crate) certificate: LayerCertificate,
-    pub(crate) norms: OnceLock<Norms>,
+    certificate: Late<LayerCertificate>,
+    norms: Late<Norms>,
     /// See [`MonLip::strong_monotonicity`].
-    strong: OnceLock<f64>,
+    strong: Late<f64>,
 }
 
 /// Explicit weights of a [`MonLip`] layer, as stored in a model file.
@@ -75,6 +76,55 @@ pub struct MonLipExplicit<T> {
     pub hidden_bias: Vec<T>,
     /// Output bias b_y.
     pub output_bias: Vec<T>,
+}
+
+/// The three constants of a layer's formula as another program would store them:
+/// `ẑ_k = σ̂(V_k ẑ_{k−1} + input·S_k x + b̂_k)`, `y = skip·x + output·Σ S_kᵀ ẑ_k + b_y`.
+///
+/// In exact arithmetic `skip = μ`, `input = √(2γ)` and `output = √(γ/2)`; rounded they define another function. Where the
+/// condition on `V` and `S` holds, that function has the bounds `(skip, skip + input·output)`: with `γ' = input·output` and
+/// `c = input/√(2γ')` its hidden part is `H_γ'(cx)/c`, which is as monotone and as Lipschitz as `H_γ'`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FormulaConstants<T> {
+    /// The factor of x in the output.
+    pub skip: T,
+    /// The factor of `S x` in front of the activation.
+    pub input: T,
+    /// The factor of `Sᵀẑ` in the output.
+    pub output: T,
+}
+
+impl<T: Real> FormulaConstants<T> {
+    /// μ up and ν down to numbers that `T` has, so that the bounds of the design hold for these constants too; to nearest
+    /// where the two are too close for that.
+    fn inside(design: Bounds) -> Self {
+        let nearest = |value: f64| T::round_from(value);
+        let mut skip = nearest(design.mu());
+        if skip.as_f64() < design.mu() {
+            skip = skip.next_up();
+        }
+        let input = nearest((2.0 * design.gap()).sqrt());
+        let mut output = nearest((design.nu() - skip.as_f64()) / input.as_f64());
+        for _ in 0..8 {
+            let inside = FormulaConstants { skip, input, output };
+            let (mu, nu) = inside.bounds();
+            if output > T::zero() && mu >= design.mu() && nu <= design.nu() {
+                return inside;
+            }
+            output = output.next_down();
+        }
+        FormulaConstants {
+            skip: nearest(design.mu()),
+            input,
+            output: nearest((0.5 * design.gap()).sqrt()),
+        }
+    }
+
+    /// `skip` and `skip + input·output`, the latter rounded up.
+    fn bounds(&self) -> (f64, f64) {
+        let product = (self.input.as_f64() * self.output.as_f64()).next_up();
+        (self.skip.as_f64(), (self.skip.as_f64() + product).next_up())
+    }
 }
 
 impl<T: Real> MonLipExplicit<T> {
@@ -175,11 +225,19 @@ impl<T: Real> MonLip<T> {
         explicit.check()?;
         let v: Vec<_> = explicit.v.iter().map(|v| to_f64(v.as_ref())).collect();
         let certificate = certify_monlip(&v, to_f64(explicit.s.as_ref()).as_ref(), explicit.bounds);
-        certificate.supported()?;
-        Self::assemble(explicit, certificate)
+        certificate.need_positive()?;
+        Self::assemble(explicit, Late::of(certificate))
     }
 
-    pub(crate) fn assemble(explicit: MonLipExplicit<T>, certificate: LayerCertificate) -> Result<Self> {
+    /// A layer of which nothing is proved yet: that happens when its bounds are first asked for.
+    pub(crate) fn unproved(explicit: MonLipExplicit<T>) -> Result<Self> {
+        Self::assemble(explicit, Late::empty())
+    }
+
+    pub(crate) fn assemble(
+        explicit: MonLipExplicit<T>,
+        certificate: Late<LayerCertificate>,
+    ) -> Result<Self> {
         let units = explicit.check()?;
         let mut offsets = Vec::with_capacity(units.len());
         let mut at = 0;
@@ -201,8 +259,8 @@ impl<T: Real> MonLip<T> {
                 psi: explicit.psi.filter(|_| !explicit.activation.is_homogeneous()),
                 output_bias: explicit.output_bias,
                 certificate,
-                norms: OnceLock::new(),
-                strong: OnceLock::new(),
+                norms: Late::empty(),
+                strong: Late::empty(),
             }),
         })
     }
@@ -253,9 +311,16 @@ impl<T: Real> MonLip<T> {
         &self.weights.output_bias
     }
 
-    /// What has been proved of the stored weights.
+    /// What is proved of the stored weights; the proof is made when it is first asked for.
     pub fn layer_certificate(&self) -> &LayerCertificate {
-        &self.weights.certificate
+        self.weights.certificate.get_or_compute(|| self.prove())
+    }
+
+    /// The proof, made again.
+    pub(crate) fn prove(&self) -> LayerCertificate {
+        let w = &self.weights;
+        let v: Vec<_> = w.v.iter().map(|v| to_f64(v.as_ref())).collect();
+        certify_monlip(&v, to_f64(w.s.as_ref()).as_ref(), w.design)
     }
 
     /// The same layer with other hidden biases; the weights are shared, not copied.
@@ -313,7 +378,7 @@ impl<T: Real> MonLip<T> {
     /// Rigorous norms of the stored weights, computed once.
     pub(crate) fn norms(&self) -> &Norms {
         let w = &self.weights;
-        w.norms.get_or_init(|| {
+        w.norms.get_or_compute(|| {
             let v: Vec<_> = w.v.iter().map(|v| to_f64(v.as_ref())).collect();
             Norms::new(&v, to_f64(w.s.as_ref()).as_ref(), &w.units)
         })
@@ -323,10 +388,20 @@ impl<T: Real> MonLip<T> {
     /// Computed once.
     pub(crate) fn strong_monotonicity(&self) -> f64 {
         let w = &self.weights;
-        *w.strong.get_or_init(|| {
+        *w.strong.get_or_compute(|| {
             let v: Vec<_> = w.v.iter().map(|v| to_f64(v.as_ref())).collect();
             certificate::strong_monotonicity(&v, &w.units)
         })
+    }
+
+    /// The constants of the formula for a program that stores them in this layer's precision.
+    pub fn formula_constants(&self) -> FormulaConstants<T> {
+        FormulaConstants::inside(self.weights.design)
+    }
+
+    /// Bounds of the layer evaluated with [`formula_constants`](Self::formula_constants), if its condition is proved.
+    pub(crate) fn bounds_of_constants(&self) -> (f64, f64) {
+        self.formula_constants().bounds()
     }
 
     /// `√(2γ)` and `√(γ/2)`.
@@ -343,12 +418,12 @@ impl<T: Real> BiLipschitz<T> for MonLip<T> {
         self.weights.n
     }
 
-    fn claim(&self) -> Bounds {
-        self.weights.design
+    fn claim(&self) -> Claimed {
+        self.weights.design.into()
     }
 
-    fn bounds(&self) -> Bounds {
-        self.weights.certificate.supported_bounds()
+    fn bounds(&self) -> Proved {
+        self.layer_certificate().proved()
     }
 
     fn layers(&self) -> Vec<LayerRef<'_, T>> {
