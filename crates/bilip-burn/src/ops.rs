@@ -17,11 +17,9 @@ use burn::backend::autodiff::checkpoint::strategy::{
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::{Autodiff, Flex};
-#[cfg(feature = "gpu")]
-use burn::tensor::TensorMetadata;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, Tensor, TensorPrimitive};
+use burn::tensor::{DType, Tensor, TensorMetadata, TensorPrimitive};
 
 use crate::conv::pass::{self, Pass, Shape, node as pass_node};
 #[cfg(feature = "gpu")]
@@ -306,7 +304,11 @@ fn on<B: Backend, N: Backend, const A: usize, const R: usize>(
     arguments: [FloatTensor<B>; A],
     work: impl FnOnce([FloatTensor<N>; A]) -> [FloatTensor<N>; R],
 ) -> std::result::Result<[FloatTensor<B>; R], [FloatTensor<B>; A]> {
-    if TypeId::of::<B>() != TypeId::of::<N>() {
+    // The kernels know single and double precision, all tensors in one of them; the rest is for tensor operations.
+    let dtype = arguments.first().map(|a| a.dtype());
+    let known =
+        matches!(dtype, Some(DType::F32 | DType::F64)) && arguments.iter().all(|a| Some(a.dtype()) == dtype);
+    if TypeId::of::<B>() != TypeId::of::<N>() || !known {
         return Err(arguments);
     }
     let arguments = same::<_, [FloatTensor<N>; A]>(arguments)?;

@@ -213,7 +213,10 @@ fn shortfall(inverse: &Inverse, args: &args::Invert) -> String {
         (Status::MaxIterations, "at the limit of iterations"),
         (Status::PrecisionLimit, "at the limit of double precision"),
         (Status::Stalled, "without progress"),
-        (Status::OutOfRange, "beyond the range of numbers, without an answer"),
+        (
+            Status::OutOfRange,
+            "beyond the range of numbers, without an answer",
+        ),
     ]
     .into_iter()
     .filter(|(status, _)| count(*status) > 0)
@@ -228,7 +231,10 @@ fn shortfall(inverse: &Inverse, args: &args::Invert) -> String {
                 bilip::Method::Auto => "",
                 _ => "try --method auto, or ",
             };
-            format!("; {method}--tol {} accepts all that have an answer", at_most(largest, 2))
+            format!(
+                "; {method}--tol {} accepts all that have an answer",
+                at_most(largest, 2)
+            )
         }
     };
     format!(

@@ -232,9 +232,7 @@ pub struct Eval {
 }
 
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Example:\n  bilip invert map.safetensors -i y.csv -o x.csv --tol 1e-10 --errors"
-)]
+#[command(after_help = "Example:\n  bilip invert map.safetensors -i y.csv -o x.csv --tol 1e-10 --errors")]
 pub struct Invert {
     /// Model file
     pub model: PathBuf,

@@ -30,10 +30,11 @@ impl Loaded {
         let shown = path.display().to_string();
         match Model::load_verified(path) {
             Ok(model) => Ok(Some(Loaded { shown, model })),
-            Err(
-                error @ (bilip::Error::NotCertifiable { .. } | bilip::Error::ClaimNotProved { .. }),
-            ) => {
-                eprintln!("{}: {error}; nothing was computed, see bilip certify", text::shown(&shown));
+            Err(error @ (bilip::Error::NotCertifiable { .. } | bilip::Error::ClaimNotProved { .. })) => {
+                eprintln!(
+                    "{}: {error}; nothing was computed, see bilip certify",
+                    text::shown(&shown)
+                );
                 Ok(None)
             }
             Err(error) => Err(error).with_context(|| shown),

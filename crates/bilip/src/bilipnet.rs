@@ -325,9 +325,7 @@ fn inner_bounds<T: Real>(
             })
             .collect::<Result<Vec<_>>>()?;
         // In the order of the layers, as the certificate will multiply them.
-        let total = (0..isometries.len()).flat_map(|k| {
-            [isometries.get(k).copied(), inner.get(k).copied()]
-        });
+        let total = (0..isometries.len()).flat_map(|k| [isometries.get(k).copied(), inner.get(k).copied()]);
         let total = Bounds::product(total.flatten())?;
         if total.mu() >= claim.mu() && total.nu() <= claim.nu() {
             return Ok(inner);

@@ -38,7 +38,11 @@ fn directed(value: f64, digits: usize, away: bool) -> String {
     let exact = format!("{:.766e}", value.abs());
     let (mantissa, exponent) = exact.split_once('e').unwrap_or((&exact, "0"));
     let mut exponent: i32 = exponent.parse().unwrap_or(0);
-    let mut all: Vec<u8> = mantissa.bytes().filter(u8::is_ascii_digit).map(|d| d - b'0').collect();
+    let mut all: Vec<u8> = mantissa
+        .bytes()
+        .filter(u8::is_ascii_digit)
+        .map(|d| d - b'0')
+        .collect();
     let rest = all.split_off(digits.min(all.len()));
     if away && rest.iter().any(|d| *d != 0) {
         let mut carry = true;
@@ -62,7 +66,11 @@ fn directed(value: f64, digits: usize, away: bool) -> String {
     let length = text.len() as i32;
     let plain = match exponent {
         0..=20 if exponent + 1 >= length => format!("{text}{}", "0".repeat((exponent + 1 - length) as usize)),
-        0..=20 => format!("{}.{}", &text[..=exponent as usize], &text[exponent as usize + 1..]),
+        0..=20 => format!(
+            "{}.{}",
+            &text[..=exponent as usize],
+            &text[exponent as usize + 1..]
+        ),
         -5..0 => format!("0.{}{text}", "0".repeat((-exponent - 1) as usize)),
         _ if length == 1 => format!("{text}e{exponent}"),
         _ => format!("{}.{}e{exponent}", &text[..1], &text[1..]),

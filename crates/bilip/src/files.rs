@@ -47,7 +47,9 @@ pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     let mut file = builder.tempfile_in(folder).map_err(io)?;
     file.write_all(bytes).map_err(io)?;
     if let Some(existing) = existing {
-        file.as_file().set_permissions(existing.permissions()).map_err(io)?;
+        file.as_file()
+            .set_permissions(existing.permissions())
+            .map_err(io)?;
     }
     file.as_file().sync_all().map_err(io)?;
     file.persist(&target).map_err(|e| io(e.error))?;
@@ -115,7 +117,13 @@ mod tests {
         write_file("/dev/null", b"gone").unwrap();
         assert!(link.is_symlink());
         use std::os::unix::fs::FileTypeExt;
-        assert!(Path::new("/dev/null").metadata().unwrap().file_type().is_char_device());
+        assert!(
+            Path::new("/dev/null")
+                .metadata()
+                .unwrap()
+                .file_type()
+                .is_char_device()
+        );
     }
 
     #[cfg(target_os = "linux")]

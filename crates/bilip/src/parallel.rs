@@ -30,7 +30,11 @@ impl<T> Late<T> {
         if let Some(value) = self.0.get() {
             return value;
         }
-        let value = if on_worker() { sequential(compute) } else { compute() };
+        let value = if on_worker() {
+            sequential(compute)
+        } else {
+            compute()
+        };
         // The closure only moves: the lock is held for the time of a copy.
         self.0.get_or_init(move || value)
     }

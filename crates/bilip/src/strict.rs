@@ -9,7 +9,10 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 
 /// Checks the header of a container: an object of objects, no name twice.
 pub(crate) fn check_container(text: &[u8]) -> Result<(), serde_json::Error> {
-    check(serde_json::Deserializer::from_slice(text), Expect::ObjectOfObjects)
+    check(
+        serde_json::Deserializer::from_slice(text),
+        Expect::ObjectOfObjects,
+    )
 }
 
 /// Checks the metadata of a model: an object, no key twice anywhere, objects where there must be some.

@@ -36,12 +36,8 @@ pub(super) type Flat = FloatTensor<Flex>;
 pub(super) fn values<T: Real + Element + bytemuck::Pod>(tensor: &Flat) -> std::borrow::Cow<'_, [T]> {
     match tensor.as_slice::<T>() {
         Some(slice) => slice.into(),
-        None => tensor
-            .to_contiguous()
-            .as_slice::<T>()
-            .map(|slice| slice.to_vec())
-            .unwrap_or_default()
-            .into(),
+        // Strided, or numbers of another type, which are converted.
+        None => tensor.clone().into_data().iter::<T>().collect::<Vec<T>>().into(),
     }
 }
 
@@ -266,5 +262,20 @@ impl Kernels for Flex {
             );
         });
         tensors
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_another_type_are_converted_and_never_lost() {
+        let numbers = vec![0.5f64, -2.0, 3.25];
+        for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+            let tensor = Flat::from_data(TensorData::new(numbers.clone(), [3]).convert_dtype(dtype));
+            assert_eq!(values::<f64>(&tensor).to_vec(), numbers, "{dtype:?}");
+            assert_eq!(values::<f32>(&tensor).to_vec(), [0.5, -2.0, 3.25], "{dtype:?}");
+        }
     }
 }

@@ -34,7 +34,9 @@ fn quality(model: &Loaded, [x, p, y]: &[Vec<f64>; 3]) -> Result<Vec<(f64, Option
             let varies = rows >= 2.0 && spread > 1e-20 * mean * mean * rows;
             (
                 (square / rows).sqrt(),
-                varies.then_some(1.0 - square / spread).filter(|r2| r2.is_finite()),
+                varies
+                    .then_some(1.0 - square / spread)
+                    .filter(|r2| r2.is_finite()),
             )
         })
         .collect())

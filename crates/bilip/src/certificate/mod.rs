@@ -312,11 +312,19 @@ impl std::fmt::Display for Certificate {
                     writeln!(f, "orthogonal, |P'P - I| <= {}", at_most(-layer.margin, 3))?;
                 }
                 LayerKind::MonLip if layer.margin >= 0.0 => {
-                    writeln!(f, "monotone, smallest eigenvalue >= {}", at_least(layer.margin, 3))?;
+                    writeln!(
+                        f,
+                        "monotone, smallest eigenvalue >= {}",
+                        at_least(layer.margin, 3)
+                    )?;
                 }
                 LayerKind::MonLip if layer.margin == -f64::MAX => writeln!(f, "NOT monotone")?,
                 LayerKind::MonLip => {
-                    writeln!(f, "monotone, condition missed by <= {}", at_most(-layer.margin, 3))?;
+                    writeln!(
+                        f,
+                        "monotone, condition missed by <= {}",
+                        at_most(-layer.margin, 3)
+                    )?;
                 }
                 LayerKind::Scaling => {
                     let b = layer.design;

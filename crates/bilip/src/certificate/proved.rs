@@ -26,7 +26,11 @@ impl Proved {
     /// For proofs alone. Numbers too small or too large for products to be trusted count as nothing.
     pub(super) fn new(mu: f64, nu: f64) -> Self {
         let mu = if (1e-280..=1e280).contains(&mu) { mu } else { 0.0 };
-        let nu = if nu.is_nan() || nu > 1e280 { f64::INFINITY } else { nu };
+        let nu = if nu.is_nan() || nu > 1e280 {
+            f64::INFINITY
+        } else {
+            nu
+        };
         match mu <= nu {
             true => Proved { mu, nu },
             false => Proved::NOTHING,

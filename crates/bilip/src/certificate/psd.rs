@@ -45,7 +45,10 @@ pub(crate) struct Arrow {
 #[derive(Clone)]
 pub(crate) enum Diagonal {
     /// A multiple of the identity.
-    Scalar { size: usize, value: f64 },
+    Scalar {
+        size: usize,
+        value: f64,
+    },
     Dense(Mat<f64>),
 }
 
@@ -75,7 +78,6 @@ impl Diagonal {
         }
     }
 }
-
 
 /// A factor `M` with its grid part: `M = grid + rest`.
 pub(super) struct Split {

@@ -53,14 +53,21 @@ impl Arrow {
                 stacked.as_mut().subrows_mut(a, b).copy_from(sub);
             }
             if width > 0 {
-                stacked.as_mut().subrows_mut(a + b, width).copy_from(&self.border[k]);
+                stacked
+                    .as_mut()
+                    .subrows_mut(a + b, width)
+                    .copy_from(&self.border[k]);
             }
             let (gram, entry) = scaled_gram(&stacked, value - shift)?;
             let part = |i: usize, r: usize, j: usize, c: usize| gram.as_ref().submatrix(i, j, r, c);
-            if a > 0 && let Some(block) = &mut diagonal[k - 1] {
+            if a > 0
+                && let Some(block) = &mut diagonal[k - 1]
+            {
                 *block -= part(0, a, 0, a);
             }
-            if b > 0 && let Some(block) = &mut diagonal[k + 1] {
+            if b > 0
+                && let Some(block) = &mut diagonal[k + 1]
+            {
                 *block -= part(a, b, a, b);
             }
             if a > 0 && b > 0 {
@@ -146,7 +153,6 @@ impl Arrow {
         let beside = side(k.checked_sub(1)) + side(Some(k + 1));
         matches!(&self.diagonal[k], Diagonal::Scalar { size, .. } if *size > SMALL.max(2 * beside))
     }
-
 }
 
 /// Some `G ⪰ YYᵀ/e` up to an error of the second number in each entry, the rounding of a difference with `G` included;
@@ -233,7 +239,10 @@ mod tests {
         ] {
             for size in [0.2, 0.6] {
                 let arrow = arrow(widths, border, size, &mut rng);
-                assert!(arrow.reduce(0.0).is_none_or(|r| r.is_some()), "{widths:?} is not reduced");
+                assert!(
+                    arrow.reduce(0.0).is_none_or(|r| r.is_some()),
+                    "{widths:?} is not reduced"
+                );
                 let least = dense(&arrow)
                     .self_adjoint_eigenvalues(faer::Side::Lower)
                     .unwrap()
@@ -242,10 +251,21 @@ mod tests {
                 if least > 1e-6 {
                     let shift = least * (1.0 - 1e-9);
                     let bound = arrow.eigenvalue_bound(shift).unwrap();
-                    assert!(bound <= least && bound > least - 1e-8, "{widths:?}: {bound} and {least}");
+                    assert!(
+                        bound <= least && bound > least - 1e-8,
+                        "{widths:?}: {bound} and {least}"
+                    );
                 }
-                assert!(arrow.eigenvalue_bound(least + 1e-9).is_none_or(|b| b <= least + 1e-12));
-                assert_eq!(arrow.prove_positive().is_some(), least > 0.0, "{widths:?}: {least}");
+                assert!(
+                    arrow
+                        .eigenvalue_bound(least + 1e-9)
+                        .is_none_or(|b| b <= least + 1e-12)
+                );
+                assert_eq!(
+                    arrow.prove_positive().is_some(),
+                    least > 0.0,
+                    "{widths:?}: {least}"
+                );
             }
         }
     }

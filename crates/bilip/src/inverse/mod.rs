@@ -341,7 +341,10 @@ pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions
     for layer in &stack.layers {
         layer.layer_certificate().need_positive()?;
     }
-    if Proved::product(stack.layers.iter().map(|l| l.bounds())).bounds().is_none() {
+    if Proved::product(stack.layers.iter().map(|l| l.bounds()))
+        .bounds()
+        .is_none()
+    {
         return Err(Error::NotCertifiable {
             what: "network".into(),
             reason: "the product of the layers' bounds leaves the range 1e-100 to 1e100".into(),

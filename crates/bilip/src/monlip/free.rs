@@ -9,9 +9,9 @@ use crate::activation::Activation;
 use crate::bounds::Bounds;
 use crate::cayley::{cayley, check_matrix, inverse_cayley};
 use crate::certificate::round_certified;
-use crate::parallel::Late;
 use crate::error::{Error, Result, check_finite};
 use crate::orthogonal::to_f64;
+use crate::parallel::Late;
 use crate::parallel::{self, par_for};
 use crate::real::Real;
 

@@ -234,10 +234,7 @@ impl<T: Real> MonLip<T> {
         Self::assemble(explicit, Late::empty())
     }
 
-    pub(crate) fn assemble(
-        explicit: MonLipExplicit<T>,
-        certificate: Late<LayerCertificate>,
-    ) -> Result<Self> {
+    pub(crate) fn assemble(explicit: MonLipExplicit<T>, certificate: Late<LayerCertificate>) -> Result<Self> {
         let units = explicit.check()?;
         let mut offsets = Vec::with_capacity(units.len());
         let mut at = 0;
