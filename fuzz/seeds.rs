@@ -1,8 +1,8 @@
-//! Writes one tiny model of every kind into `corpus/load`: where the fuzzer starts from.
+//! Writes one tiny model of every kind and precision into `corpus/load` and `corpus/whole`: where the fuzzers start from.
 
 use bilip::{
-    Activation, BiLipNet, BiLipNetFree, Bounds, Mlp, Model, MonLip, MonLipFree, Network, PartialBiLipNet,
-    PartialPlNet, PlNet, Real, Rng,
+    Activation, BiLipNet, BiLipNetFree, Bounds, Classifier, GpHead, Mlp, Model, MonLip, MonLipFree, Network,
+    PartialBiLipNet, PartialPlNet, PlNet, PosteriorPrecision, RandomFeatures, Real, Rng, Scaling,
 };
 
 fn networks<T: Real>() -> Result<Vec<Network<T>>, bilip::Error> {
@@ -15,7 +15,19 @@ fn networks<T: Real>() -> Result<Vec<Network<T>>, bilip::Error> {
         Ok(Mlp::new(vec![(rng.glorot(2, 1), rng.normals(2)), (rng.glorot(outputs, 2), rng.normals(outputs))])?.convert())
     };
     let partial = PartialBiLipNet::new(net.clone(), vec![mlp(1)?, mlp(1)?], vec![mlp(2)?])?;
+    let one = |v: f64| vec![T::round_from(v)];
+    let scaled = net.clone().with_scalings(
+        Some(Scaling::new(one(0.5), one(1.0))?),
+        Some(Scaling::new(one(4.0), one(-2.0))?),
+    )?;
+    let mut rng = Rng::new(2);
+    let features = RandomFeatures::draw(1, 2, 1.0, true, &mut rng)?;
+    let mut precision = PosteriorPrecision::new(2, 0.5)?;
+    precision.add(&rng.normals(4), &[0.1; 2])?;
+    let head = GpHead::new(features, rng.matrix(2, 2, 1.0), rng.normals(2), &precision)?;
     Ok(vec![
+        Network::BiLipNet(scaled.clone()),
+        Network::Classifier(Classifier::new(scaled, 1, head, 0.4)?),
         Network::MonLip(MonLip::from_free(&layer)?),
         Network::BiLipNet(net.clone()),
         Network::PlNet(PlNet::new(net.clone(), 0.5)?),
@@ -26,14 +38,18 @@ fn networks<T: Real>() -> Result<Vec<Network<T>>, bilip::Error> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/load");
-    std::fs::create_dir_all(folder)?;
+    let folders = ["load", "whole"].map(|f| format!("{}/corpus/{f}", env!("CARGO_MANIFEST_DIR")));
+    for folder in &folders {
+        std::fs::create_dir_all(folder)?;
+    }
     let models = networks::<f32>()?
         .into_iter()
         .map(Model::from)
         .chain(networks::<f64>()?.into_iter().map(Model::from));
     for (k, model) in models.enumerate() {
-        model.save(format!("{folder}/seed-{k:02}.safetensors"))?;
+        for folder in &folders {
+            model.save(format!("{folder}/seed-{k:02}.safetensors"))?;
+        }
     }
     Ok(())
 }

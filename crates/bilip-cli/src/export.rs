@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use bilip::{Stored, at_least, at_most, write_file};
+use bilip::{at_least, at_most, write_file};
 use safetensors::SafeTensors;
 
 use crate::Outcome;
 use crate::args;
 use crate::model::{Loaded, numbers};
-use crate::onnx;
 use crate::table::{Output, check_file};
 use crate::text::shown;
 
@@ -31,31 +30,26 @@ pub fn run(args: &args::Export) -> Result<Outcome> {
 
 /// A graph with what is proved of its own constants; none where nothing is.
 fn write_onnx(model: &Loaded, path: &Path) -> Result<Outcome> {
-    let certificate = match &model.model.network {
-        Stored::F32(n) => n.certificate_of_constants(),
-        Stored::F64(n) => n.certificate_of_constants(),
+    let mut names = BTreeMap::new();
+    for (key, list) in [("inputs", model.inputs()), ("targets", model.targets())] {
+        names.insert(key.to_string(), serde_json::to_string(&list)?);
+    }
+    let graph = match model.model.to_onnx(&names) {
+        Ok(graph) => graph,
+        Err(error @ bilip::Error::NotCertifiable { .. }) => {
+            eprintln!(
+                "{}: {error}; nothing was written, see bilip certify",
+                shown(&model.shown)
+            );
+            return Ok(Outcome::NotMet);
+        }
+        Err(error) => return Err(error).with_context(|| model.shown.clone()),
     };
-    let (claimed, proved) = (certificate.claimed(), certificate.proved());
-    if proved.bounds().is_none() {
-        eprintln!(
-            "{}: no bounds can be proved for a graph of these weights; nothing was written, see bilip certify",
-            shown(&model.shown)
-        );
-        return Ok(Outcome::NotMet);
-    }
-    let mut metadata = BTreeMap::new();
-    metadata.insert("bilip".to_string(), serde_json::to_string(&certificate)?);
-    for (key, names) in [("inputs", model.inputs()), ("targets", model.targets())] {
-        metadata.insert(key.to_string(), serde_json::to_string(&names)?);
-    }
-    let bytes = match &model.model.network {
-        Stored::F32(n) => onnx::encode(n, &metadata),
-        Stored::F64(n) => onnx::encode(n, &metadata),
-    }?;
-    write_file(path, &bytes)?;
-    if certificate.holds() {
+    write_file(path, &graph.bytes)?;
+    if graph.certificate.holds() {
         return Ok(Outcome::Done);
     }
+    let (claimed, proved) = (graph.certificate.claimed(), graph.certificate.proved());
     eprintln!(
         "{}: the graph does not keep the claimed mu = {}, nu = {}; proved of it, and written into it, are mu >= {}, nu <= {}",
         shown(&model.shown),

@@ -10,7 +10,6 @@ mod fit;
 mod import;
 mod memory;
 mod model;
-mod onnx;
 mod plot;
 mod repro;
 mod standardize;

@@ -20,6 +20,8 @@ mod minimum;
 mod mlp;
 mod model;
 mod monlip;
+#[cfg(feature = "onnx")]
+mod onnx;
 mod orthogonal;
 mod parallel;
 mod partial;
@@ -54,6 +56,8 @@ pub use minimum::{GradientMethod, GradientPath, Minimum, distance_to_minimum};
 pub use mlp::Mlp;
 pub use model::{FORMAT_VERSION, MAX_FILE_SIZE, Model, Network, Stored, StoredCertificate};
 pub use monlip::{FormulaConstants, MonLip, MonLipExplicit, MonLipFree};
+#[cfg(feature = "onnx")]
+pub use onnx::Onnx;
 pub use orthogonal::Orthogonal;
 pub use partial::{PartialBiLipNet, PartialPlNet};
 pub use plnet::PlNet;

@@ -104,14 +104,15 @@ impl<T: Real> FormulaConstants<T> {
             skip = skip.next_up();
         }
         let input = nearest((2.0 * design.gap()).sqrt());
-        let mut output = nearest((design.nu() - skip.as_f64()) / input.as_f64());
-        for _ in 0..8 {
+        // As near to ν as the roundings of `bounds` and of the constants allow: of ν in f64, of the product in T.
+        for steps in [0.0, 1.0, 2.0, 4.0, 8.0] {
+            let slack = steps * (f64::EPSILON * design.nu() + T::UNIT_ROUNDOFF * design.gap());
+            let output = nearest((design.nu() - skip.as_f64() - slack) / input.as_f64());
             let inside = FormulaConstants { skip, input, output };
             let (mu, nu) = inside.bounds();
             if output > T::zero() && mu >= design.mu() && nu <= design.nu() {
                 return inside;
             }
-            output = output.next_down();
         }
         FormulaConstants {
             skip: nearest(design.mu()),

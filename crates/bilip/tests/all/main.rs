@@ -1,7 +1,9 @@
 //! All tests from outside but that of the allocator, which needs a program of its own: one program is built sooner than six.
 
 mod derivatives;
+mod exact;
 mod golden;
+mod hardening;
 mod inverse;
 mod model;
 mod properties;

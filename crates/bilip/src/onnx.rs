@@ -4,12 +4,64 @@
 
 use std::collections::BTreeMap;
 
-use bilip::faer::{Mat, MatRef, Scale};
-use bilip::{
-    Activation, BiLipNet, BiLipschitz, Classifier, Mlp, MonLip, Network, PartialBiLipNet, Precision, Real,
-    Scaling,
-};
+use faer::{Mat, MatRef, Scale};
 use prost::Message;
+
+use crate::activation::Activation;
+use crate::bilipnet::BiLipNet;
+use crate::certificate::Certificate;
+use crate::classifier::Classifier;
+use crate::error::{Error, Result};
+use crate::map::BiLipschitz;
+use crate::mlp::Mlp;
+use crate::model::{Model, Network, Stored};
+use crate::monlip::MonLip;
+use crate::partial::PartialBiLipNet;
+use crate::real::{Precision, Real};
+use crate::scaling::Scaling;
+
+/// An ONNX file, and what is proved of the constants in it.
+#[derive(Clone, Debug)]
+pub struct Onnx {
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// The same certificate as in the file's metadata, under the key `bilip`.
+    pub certificate: Certificate,
+}
+
+impl Model {
+    /// The network as an ONNX graph in its own precision, with more texts for its metadata.
+    ///
+    /// The bounds in the metadata are proved of the graph: of the weights and of the constants that are written into
+    /// it ([`MonLip::formula_constants`]), as real numbers. What a runtime rounds while it evaluates is not covered.
+    ///
+    /// # Errors
+    /// [`Error::NotCertifiable`] when nothing can be proved of the graph, and on networks that ONNX has no operators
+    /// for.
+    pub fn to_onnx(&self, more: &BTreeMap<String, String>) -> Result<Onnx> {
+        fn of<T: Real>(network: &Network<T>, more: &BTreeMap<String, String>) -> Result<Onnx> {
+            let certificate = network.certificate_of_constants();
+            if certificate.proved().bounds().is_none() {
+                return Err(Error::NotCertifiable {
+                    what: "graph".into(),
+                    reason: "the weights do not satisfy the condition of their layers".into(),
+                });
+            }
+            let mut metadata = more.clone();
+            let text = serde_json::to_string(&certificate)
+                .map_err(|e| Error::file(format!("the certificate cannot be written: {e}")))?;
+            metadata.insert("bilip".into(), text);
+            Ok(Onnx {
+                bytes: encode(network, &metadata)?,
+                certificate,
+            })
+        }
+        match &self.network {
+            Stored::F32(n) => of(n, more),
+            Stored::F64(n) => of(n, more),
+        }
+    }
+}
 
 /// The operator set: every operator used here has been stable since long before it.
 const OPSET: i64 = 21;
@@ -203,7 +255,7 @@ impl Graph {
     }
 
     /// A matrix as it multiplies rows from the right: the transpose.
-    fn transposed<T: Real>(&mut self, m: bilip::faer::MatRef<'_, T>) -> String {
+    fn transposed<T: Real>(&mut self, m: MatRef<'_, T>) -> String {
         let (rows, cols) = m.shape();
         self.tensor(&[cols, rows], (0..rows * cols).map(|k| m[(k % rows, k / rows)]))
     }
@@ -484,7 +536,7 @@ fn value_info(name: &str, columns: usize, elem_type: i32) -> ValueInfo {
 }
 
 /// The file of a network, with texts for its metadata. Inputs are `x` and, if it is partial, `p`; the output is `y`.
-pub fn encode<T: Real>(network: &Network<T>, metadata: &BTreeMap<String, String>) -> bilip::Result<Vec<u8>> {
+fn encode<T: Real>(network: &Network<T>, metadata: &BTreeMap<String, String>) -> Result<Vec<u8>> {
     let data_type = match T::PRECISION {
         Precision::F32 => FLOAT,
         Precision::F64 => DOUBLE,
@@ -520,9 +572,11 @@ pub fn encode<T: Real>(network: &Network<T>, metadata: &BTreeMap<String, String>
             (graph.classifier(c), c.classes() + 1, 0)
         }
         _ => {
-            return Err(bilip::Error::ModelFile {
-                reason: "a kind of network that ONNX export does not know".into(),
-            });
+            return Err(Error::setting(
+                "onnx",
+                network.kind_name(),
+                "this kind of network has no ONNX graph",
+            ));
         }
     };
     graph.nodes.push(NodeProto {
