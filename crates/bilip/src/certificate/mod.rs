@@ -284,9 +284,9 @@ impl std::fmt::Display for Certificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "claimed: mu = {}, nu = {}: {}",
-            self.claim.mu(),
-            self.claim.nu(),
+            "claimed: mu >= {}, nu <= {}: {}",
+            at_least(self.claim.mu(), 17),
+            at_most(self.claim.nu(), 17),
             if self.holds { "proved" } else { "NOT proved" }
         )?;
         match self.proved.bounds() {
