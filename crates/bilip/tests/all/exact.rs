@@ -209,7 +209,7 @@ fn every_printed_inequality_is_true_in_exact_arithmetic() {
         // Weights that miss the condition.
         let layer = bilip::MonLip::<f64>::from_free(&free.monotone[0]).unwrap();
         let mut explicit = layer.to_explicit();
-        explicit.s = explicit.s * bilip::faer::Scale(1.0 + 0.02 * rng.uniform());
+        explicit.s *= bilip::faer::Scale(1.0 + 0.02 * rng.uniform());
         if let Ok(layer) = bilip::MonLip::from_explicit(explicit) {
             let certificate = Network::MonLip(layer.clone()).verify();
             checked += check_lines(&layer, &certificate);

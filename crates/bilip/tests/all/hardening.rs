@@ -254,8 +254,8 @@ fn a_damaged_model_is_refused_within_a_few_proofs() {
     }
     let proof = clock.elapsed() / 3;
     let mut damaged = explicit;
-    damaged.s = damaged.s * Scale(12.0);
-    damaged.v[0] = &damaged.v[0] * Scale(12.0);
+    damaged.s *= Scale(12.0);
+    damaged.v[0] *= Scale(12.0);
     let clock = Instant::now();
     let refused = MonLip::from_explicit(damaged);
     let time = clock.elapsed();
@@ -271,8 +271,8 @@ fn what_is_not_proved_is_never_replaced_by_the_claim() {
     // A layer far from its condition, read from a file that claims it is fine.
     let good = layer(2, &[6, 6], 1.0);
     let mut bad = good.clone();
-    bad.s = bad.s * Scale(1e6);
-    bad.v[0] = &bad.v[0] * Scale(1e6);
+    bad.s *= Scale(1e6);
+    bad.v[0] *= Scale(1e6);
     let bytes = bytes_of(good);
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let numbers = |m: &Mat<f64>| -> Vec<u8> {
