@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use bilip::{Activation, BiLipNet, BiLipNetFree, Bounds, Model, Network, PlNet, Real, Rng};
 use common::{Place, parse_csv, repository};
+use num_bigint::BigInt;
+use num_rational::BigRational;
 
 fn net<T: Real>(seed: u64) -> BiLipNet<T> {
     let bounds = Bounds::new(0.7, 2.1).unwrap();
@@ -308,4 +310,92 @@ fn a_single_held_out_row_has_no_share_of_explained_variance() {
         place.run("fit t.csv --target y --hidden 4 --epochs 2 --validation 0.05 --json -o m.safetensors");
     let summary: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert!(summary["validation_r2"][0].is_null());
+}
+
+/// A decimal as it is printed, as a fraction.
+fn decimal(text: &str) -> BigRational {
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
+    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits: BigInt = format!("{whole}{part}").parse().unwrap();
+    let exponent = exponent.parse::<i32>().unwrap() - part.len() as i32;
+    BigRational::from(digits) * BigRational::from(BigInt::from(10)).pow(exponent)
+}
+
+/// Checks every `<=` and `>=` in a text against the number that was proved, in exact arithmetic. Returns how many.
+fn check_inequalities(text: &str, certificate: &serde_json::Value, minimum: &serde_json::Value) -> usize {
+    let number = |value: &serde_json::Value| BigRational::from_float(value.as_f64().unwrap()).unwrap();
+    let mut count = 0;
+    for line in text.lines() {
+        for (at, sign) in line.match_indices("<= ").chain(line.match_indices(">= ")) {
+            let (before, rest) = (&line[..at], &line[at + 3..]);
+            let end = rest.find([',', ' ', ')']).unwrap_or(rest.len());
+            let shown = decimal(rest[..end].trim_end_matches(':'));
+            let layer = || {
+                let k = line.trim_start().strip_prefix("layer ").unwrap();
+                let k: usize = k.split(':').next().unwrap().parse().unwrap();
+                number(&certificate["layers"][k]["margin"])
+            };
+            let claim = line.starts_with("claimed");
+            let proved = match before.trim_end() {
+                b if b.ends_with("mu") && claim => number(&certificate["mu"]),
+                b if b.ends_with("nu") && claim => number(&certificate["nu"]),
+                b if b.ends_with("mu") => number(&certificate["certified_mu"]),
+                b if b.ends_with("nu") => number(&certificate["certified_nu"]),
+                b if b.ends_with("distortion") => {
+                    number(&certificate["certified_nu"]) / number(&certificate["certified_mu"])
+                }
+                b if b.ends_with("constant") => number(&certificate["pl_constant"]),
+                b if b.ends_with("|P'P - I|") => -layer(),
+                b if b.ends_with("eigenvalue") => layer(),
+                b if b.ends_with("its minimizer") => number(&minimum["distance_bound"]),
+                b if b.ends_with("its minimum") => number(&minimum["gap"]),
+                b => panic!("an inequality that nobody checks: {b} {sign}{rest}"),
+            };
+            match sign {
+                "<= " => assert!(shown >= proved, "{line}"),
+                _ => assert!(shown <= proved, "{line}"),
+            }
+            count += 1;
+        }
+    }
+    count
+}
+
+#[test]
+fn every_inequality_that_the_program_prints_holds_for_what_was_proved() {
+    let place = Place::new();
+    let mut count = 0;
+    for seed in 0..12 {
+        let name = format!("{seed}.safetensors");
+        match seed % 2 {
+            0 => saved(
+                &place,
+                &name,
+                Network::PlNet(PlNet::new(net::<f64>(seed), 0.3).unwrap()),
+            ),
+            _ => saved(
+                &place,
+                &name,
+                Network::PlNet(PlNet::new(net::<f32>(seed), 0.3).unwrap()),
+            ),
+        }
+        let certificate = place.json(&format!("certify {name} --json"));
+        let minimum = place.json(&format!("minimize {name} --json"));
+        for command in ["certify", "minimize"] {
+            let text = place.ok(&format!("{command} {name}"));
+            count += check_inequalities(&text, &certificate, &minimum);
+        }
+    }
+    let oven = repository("examples/oven.csv");
+    let text = place.ok(&format!(
+        "fit {} --target loss --hidden 8,8 --epochs 3 -o m.safetensors",
+        oven.display()
+    ));
+    let (certificate, minimum) = (
+        place.json("certify m.safetensors --json"),
+        // With the tolerance that `fit` takes from the size of the columns, the same point.
+        place.json("minimize m.safetensors --tol 3.2e-7 --json"),
+    );
+    count += check_inequalities(&text, &certificate, &minimum);
+    assert!(count > 120, "{count}");
 }
