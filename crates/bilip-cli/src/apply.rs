@@ -250,11 +250,12 @@ pub fn minimize(args: &args::Minimize) -> Result<Outcome> {
     let Some(model) = Loaded::read_proved(&args.model)? else {
         return Ok(Outcome::NotMet);
     };
+    model.need_potential()?;
+    let tolerance = args.tol.unwrap_or_else(|| model.natural_tolerance());
     let options = InverseOptions {
-        tolerance: args.tol,
+        tolerance,
         ..Default::default()
     };
-    model.need_potential()?;
     let p = model.parameters_at(args.at.at.as_deref(), None)?;
     let minima = model.minimize(&p, &options)?;
     if args.json {
@@ -278,7 +279,7 @@ pub fn minimize(args: &args::Minimize) -> Result<Outcome> {
     if minima.iter().all(|m| m.status == Status::Converged) {
         return Ok(Outcome::Done);
     }
-    eprintln!("{}", far_from_minimum(&minima, args.tol));
+    eprintln!("{}", far_from_minimum(&minima, tolerance));
     Ok(Outcome::NotMet)
 }
 

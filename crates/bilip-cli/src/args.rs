@@ -267,9 +267,9 @@ pub struct Invert {
 pub struct Minimize {
     /// Model file
     pub model: PathBuf,
-    /// Proved distance to reach
-    #[arg(long, default_value_t = 1e-8, allow_negative_numbers = true)]
-    pub tol: f64,
+    /// Proved distance to reach [default: 1e-8, or that times the unit of the widest input]
+    #[arg(long, allow_negative_numbers = true)]
+    pub tol: Option<f64>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

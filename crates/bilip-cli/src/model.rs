@@ -83,6 +83,23 @@ impl Loaded {
         }
     }
 
+    /// The distance to a minimum that makes sense: a hundred-millionth of the largest unit that inputs are divided by.
+    pub fn natural_tolerance(&self) -> f64 {
+        fn of<T: Real>(network: &Network<T>) -> f64 {
+            let net = match network {
+                Network::PlNet(f) => f.net(),
+                Network::PartialPlNet(f) => f.net().net(),
+                _ => return 1.0,
+            };
+            let scale = net.input().map_or(&[][..], |s| s.scale());
+            scale.iter().map(|d| 1.0 / d.as_f64()).fold(1.0, f64::max)
+        }
+        1e-8 * match &self.model.network {
+            Stored::F32(n) => of(n),
+            Stored::F64(n) => of(n),
+        }
+    }
+
     /// The names of the classes, if the model has classes.
     pub fn classes(&self) -> Option<Vec<String>> {
         fn of<T: Real>(network: &Network<T>) -> Option<usize> {

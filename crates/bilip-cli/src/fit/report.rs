@@ -104,9 +104,7 @@ struct Found {
 fn of_numbers(model: &Loaded, prepared: &Prepared, certificate: &Certificate) -> Result<Found> {
     let training = quality(model, &prepared.raw[0])?;
     let validation = quality(model, &prepared.raw[1])?;
-    // A tolerance that the size of the inputs makes sensible.
-    let size = prepared.x.scale.iter().copied().fold(0.0, f64::max);
-    let tolerance = 1e-8 * size.max(1.0);
+    let tolerance = model.natural_tolerance();
     let minimum = if model.is_potential() && model.parameters() == 0 {
         let options = InverseOptions {
             tolerance,
