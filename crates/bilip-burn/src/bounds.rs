@@ -21,9 +21,11 @@ pub enum BoundsMode {
 impl BoundsMode {
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            BoundsMode::Distortion(tau) if !(*tau > 1.0 && *tau <= 1e100) => {
-                Err(Error::setting("distortion", tau, "must be larger than 1"))
-            }
+            BoundsMode::Distortion(tau) if !(*tau > 1.0 && *tau <= 1e100) => Err(Error::setting(
+                "distortion",
+                format!("{tau:e}"),
+                "must be larger than 1, and at most 1e100",
+            )),
             BoundsMode::Fixed(b) | BoundsMode::Learned(b) if b.gap() <= 0.0 => Err(Error::setting(
                 "nu",
                 b.nu(),

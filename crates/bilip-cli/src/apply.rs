@@ -229,10 +229,10 @@ fn shortfall(inverse: &Inverse, args: &args::Invert) -> String {
         largest => {
             let method = match args.method {
                 bilip::Method::Auto => "",
-                _ => "try --method auto, or ",
+                _ => ", --method auto may reach more",
             };
             format!(
-                "; {method}--tol {} accepts all that have an answer",
+                "; --tol {} accepts all that have an answer{method}",
                 at_most(largest, 2)
             )
         }

@@ -33,7 +33,13 @@ pub enum Outcome {
 
 fn main() -> ExitCode {
     memory::keep();
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    // Made here, so that a pool that cannot be made is a message and not a panic somewhere.
+    if let Err(error) = rayon::ThreadPoolBuilder::new().build_global() {
+        eprintln!("error: threads: {error}; set RAYON_NUM_THREADS to fewer");
+        return ExitCode::from(2);
+    }
+    let result = match command {
         Command::Fit(args) => fit::run(&args),
         Command::Eval(args) => apply::eval(&args),
         Command::Invert(args) => apply::invert(&args),

@@ -155,7 +155,9 @@ impl Loaded {
             .provenance
             .get(key)
             .and_then(|text| serde_json::from_str::<Vec<String>>(text).ok())
-            .filter(|names| names.len() == count);
+            .filter(|names| names.len() == count)
+            // Names that are there twice name nothing.
+            .filter(|names| (1..count).all(|k| !names[..k].contains(&names[k])));
         Variables {
             unnamed: stored.is_none(),
             names: stored.unwrap_or_else(|| (1..=count).map(|k| format!("{prefix}{k}")).collect()),

@@ -42,7 +42,11 @@ impl Standard {
         for (k, name) in names.iter().enumerate() {
             let (mean, deviation) = moments(values, columns, k);
             ensure!(
-                deviation > 1e-12 * mean.abs() && deviation > 1e-30 && deviation < 1e30,
+                deviation < 1e30 && mean.abs() < 1e30,
+                "{what} column {name}: its numbers are too large (mean {mean:e}, deviation {deviation:e}); give it in a larger unit"
+            );
+            ensure!(
+                deviation > 1e-12 * mean.abs() && deviation > 1e-30,
                 "{what} column {name}: its values are all alike (mean {mean:e}, deviation {deviation:e}); leave it out"
             );
             center.push(mean);

@@ -561,9 +561,14 @@ pub fn check_output(output: &Path, others: &[&Path]) -> Result<()> {
     }
     let read_only = output.metadata().is_ok_and(|m| m.permissions().readonly());
     ensure!(!read_only, "{shown}: is read-only");
+    let target = place(output);
+    ensure!(
+        target.is_some() || !output.is_symlink(),
+        "{shown}: is a link that leads nowhere"
+    );
     tempfile::Builder::new()
         .prefix(".bilip-")
-        .tempfile_in(folder(&place(output).unwrap_or_else(|| output.to_owned())))
+        .tempfile_in(folder(&target.unwrap_or_else(|| output.to_owned())))
         .with_context(|| format!("{shown}: cannot be written"))?;
     Ok(())
 }

@@ -30,6 +30,8 @@ fn steers(c: char) -> bool {
             c,
             '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{61c}' | '\u{feff}'
         )
+        // Characters that take no room, so that two names look alike.
+        || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2064}' | '\u{e0000}'..='\u{e007f}')
         || ('\u{202a}'..='\u{202e}').contains(&c)
         || ('\u{2066}'..='\u{2069}').contains(&c)
 }
@@ -67,6 +69,7 @@ mod tests {
         assert_eq!(shown("a\nproved: b"), "a\\nproved: b");
         assert_eq!(shown("\u{1b}[2Jx\u{7f}\u{9b}"), "\\u{1b}[2Jx\\u{7f}\\u{9b}");
         assert_eq!(shown("\u{202e}abc\u{2028}"), "\\u{202e}abc\\u{2028}");
+        assert_eq!(shown("a\u{200b}\u{ad}"), "a\\u{200b}\\u{ad}");
         assert_eq!(shown_lines("a\tb\n\u{1b}"), "a\tb\n\\u{1b}");
         assert_eq!(list(&["a".into(), "b\r".into()]), "a, b\\r");
     }

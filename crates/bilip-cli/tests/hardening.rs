@@ -251,6 +251,14 @@ fn outputs_behind_links_are_written_through() {
         assert!(place.path(&format!("far/{name}")).is_file(), "{name}");
     }
     assert!(place.read("far/r.json").contains("per_row"));
+    // Links that lead nowhere are refused before any work.
+    symlink("missing/none.csv", place.path("dangling.csv")).unwrap();
+    symlink("loop.csv", place.path("loop.csv")).unwrap();
+    for name in ["dangling.csv", "loop.csv"] {
+        let run = place.run(&format!("invert m.safetensors -i y.csv -o {name}"));
+        assert_eq!(run.code, 2, "{name}");
+        assert!(run.stderr.contains("leads nowhere"), "{}", run.stderr);
+    }
     // A link to an input is that input.
     symlink("y.csv", place.path("same.csv")).unwrap();
     assert_eq!(place.run("invert m.safetensors -i y.csv -o same.csv").code, 2);

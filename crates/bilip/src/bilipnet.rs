@@ -3,7 +3,7 @@
 use faer::Mat;
 
 use crate::bounds::{Bounds, Claimed};
-use crate::certificate::Proved;
+use crate::certificate::{Proved, out_of_range};
 use crate::error::{Error, Result};
 use crate::map::{BiLipschitz, LayerRef, sealed};
 use crate::monlip::{MonLip, MonLipFree};
@@ -99,10 +99,7 @@ impl<T: Real> BiLipNet<T> {
     /// positive μ.
     pub fn from_layers(orthogonal: Vec<Orthogonal<T>>, monotone: Vec<MonLip<T>>) -> Result<Self> {
         let net = Self::with_claim(orthogonal, monotone, Bounds::ISOMETRY.into())?;
-        let proved = net.product().bounds().ok_or_else(|| Error::NotCertifiable {
-            what: "network".into(),
-            reason: "the product of the layers' bounds leaves the range 1e-100 to 1e100".into(),
-        })?;
+        let proved = net.product().bounds().ok_or_else(out_of_range)?;
         Ok(net.claiming(proved.into()))
     }
 

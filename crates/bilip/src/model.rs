@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::activation::Activation;
 use crate::bilipnet::BiLipNet;
 use crate::bounds::{Bounds, Claimed};
-use crate::certificate::{Certificate, LayerKind};
+use crate::certificate::{Certificate, LayerKind, out_of_range};
 use crate::classifier::Classifier;
 use crate::error::{Error, Result};
 use crate::gp::{GpHead, RandomFeatures};
@@ -601,13 +601,13 @@ impl Model {
         let certificate = model.certificate();
         if !certificate.holds() {
             let (claimed, proved) = (certificate.claimed(), certificate.proved());
-            return Err(match proved.bounds() {
-                Some(_) => Error::ClaimNotProved { claimed, proved },
-                None => Error::NotCertifiable {
-                    what: "model".into(),
-                    reason: "its weights are far from the condition".into(),
-                },
-            });
+            if proved.bounds().is_some() {
+                return Err(Error::ClaimNotProved { claimed, proved });
+            }
+            for layer in certificate.layers() {
+                layer.need_positive()?;
+            }
+            return Err(out_of_range());
         }
         Ok(model)
     }

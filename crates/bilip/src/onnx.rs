@@ -575,7 +575,7 @@ fn encode<T: Real>(network: &Network<T>, metadata: &BTreeMap<String, String>) ->
             return Err(Error::setting(
                 "onnx",
                 network.kind_name(),
-                "this kind of network has no ONNX graph",
+                "there is no ONNX graph for it (a classifier that normalizes the inputs of its process has none)",
             ));
         }
     };

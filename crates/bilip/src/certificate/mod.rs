@@ -289,15 +289,16 @@ impl std::fmt::Display for Certificate {
             at_most(self.claim.nu(), 17),
             if self.holds { "proved" } else { "NOT proved" }
         )?;
-        match self.proved.bounds() {
-            Some(b) => writeln!(
+        let b = self.proved;
+        match b.mu() > 0.0 && b.nu().is_finite() {
+            true => writeln!(
                 f,
                 "  proved of the stored weights: mu >= {}, nu <= {}, distortion <= {}",
                 at_least(b.mu(), 17),
                 at_most(b.nu(), 17),
-                at_most(self.proved.distortion(), 7),
+                at_most(b.distortion(), 7),
             )?,
-            None => writeln!(f, "  proved of the stored weights: nothing")?,
+            false => writeln!(f, "  proved of the stored weights: nothing")?,
         }
         if let Some(pl) = self.pl_constant {
             writeln!(f, "  Polyak-Lojasiewicz constant >= {}", at_least(pl, 17))?;
@@ -333,6 +334,14 @@ impl std::fmt::Display for Certificate {
             }
         }
         Ok(())
+    }
+}
+
+/// Every layer is proved, and their product is beyond what [`Bounds`] admit.
+pub(crate) fn out_of_range() -> Error {
+    Error::NotCertifiable {
+        what: "network".into(),
+        reason: "the product of the layers' bounds leaves the range 1e-100 to 1e100".into(),
     }
 }
 

@@ -151,7 +151,7 @@ impl Progress {
         if bound <= goal.tolerance {
             return Verdict::End(Status::Converged);
         }
-        if !size.is_finite() || size > GROWTH * first {
+        if !size.is_finite() || bound.is_infinite() || size > GROWTH * first {
             return Verdict::End(Status::Stalled);
         }
         let last = self.last.replace((count, size));

@@ -23,7 +23,7 @@ pub(crate) use krylov::gmres;
 pub use newton::Newton;
 pub use resolvent::{DouglasRachford, PeacemanRachford};
 
-use crate::certificate::Proved;
+use crate::certificate::{Proved, out_of_range};
 use crate::error::{Error, Result, check_batch, check_rows};
 use crate::map::{BiLipschitz, Direction, LayerRef, Stack, Workspace};
 use crate::monlip::MonLip;
@@ -345,10 +345,7 @@ pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions
         .bounds()
         .is_none()
     {
-        return Err(Error::NotCertifiable {
-            what: "network".into(),
-            reason: "the product of the layers' bounds leaves the range 1e-100 to 1e100".into(),
-        });
+        return Err(out_of_range());
     }
     let (input, inner, output) = without_scalings(stack);
     if (input.is_none() && output.is_none()) || inner.layers.is_empty() {
@@ -668,8 +665,7 @@ fn solve_layer(
 /// Newton, and for the rows it gave up on a spell of Douglas–Rachford from where it stopped, in turns, within the
 /// limit on iterations of all of them together.
 ///
-/// Every turn has to gain something: [`FRUITLESS`] turns without end it. A turn that takes no step at all (numbers out
-/// of range) ends it at once.
+/// Every turn has to gain something: [`FRUITLESS`] turns without end it. Numbers out of range end it at once.
 fn auto(
     layer: &MonLip<f64>,
     single: &Stack<'_, f64>,
@@ -690,6 +686,10 @@ fn auto(
         let (mut spell, mut fruitless) = (500, 0);
         while matches!(state.report.status, Status::Stalled | Status::MaxIterations) {
             let (before, bound) = (state.report.iterations, state.report.error_bound);
+            if bound.is_infinite() {
+                // Out of range, which no other method changes.
+                break;
+            }
             let left = goal.limit.saturating_sub(before);
             if left == 0 {
                 state.report.status = Status::MaxIterations;

@@ -244,7 +244,8 @@ impl Row {
     fn verdict(&self, goal: &Goal) -> Option<Status> {
         if self.bound <= goal.tolerance {
             Some(Status::Converged)
-        } else if !self.size.is_finite() {
+        } else if !self.size.is_finite() || self.bound.is_infinite() {
+            // Squares that leave the range: no further step gets a bound.
             Some(Status::Stalled)
         } else if self.without_progress >= 3 && (self.sharp || self.size <= 4.0 * self.floor) {
             Some(Status::PrecisionLimit)

@@ -152,6 +152,18 @@ fn values_near_the_largest_double_end_with_their_status_and_others_get_answers()
 }
 
 #[test]
+fn rows_out_of_range_cost_no_more_than_others() {
+    let net = bilipnet(2, &[8, 8], 4.0, 5);
+    let options = InverseOptions::default();
+    for size in [1e160, 1e250, 1e300] {
+        let inverse = net.inverse(&[size, size, 1.0, 1.0], &options).unwrap();
+        let (far, near) = (&inverse.rows[0], &inverse.rows[1]);
+        assert_eq!(near.status, Status::Converged);
+        assert!(far.iterations <= 100, "{size:e}: {far:?}");
+    }
+}
+
+#[test]
 fn biases_near_the_largest_double_do_not_hang_inverse_or_minimum() {
     let net = bilipnet(2, &[6, 6], 4.0, 4);
     for size in [1e150, 1e290, 1e308, f64::MAX] {
