@@ -12,6 +12,7 @@ mod first_order;
 mod forward;
 mod krylov;
 mod newton;
+mod path;
 mod resolvent;
 
 use serde::{Deserialize, Serialize};
@@ -38,7 +39,7 @@ use crate::scaling::Scaling;
 ///
 /// | method | works on | converges | cost of a step |
 /// |---|---|---|---|
-/// | `Auto` | | as `DouglasRachford`, which stands behind Newton | |
+/// | `Auto` | | always: behind Newton stands a method that does | |
 /// | `Newton` | `F(x) = y` | in every case met so far; no global proof | `n` forward passes |
 /// | `DavisYin` | hidden state | for `α < 2μ/(γ‖S‖²)` | 1 forward pass |
 /// | `ForwardStep` | `F(x) = y` | always, rate `1 − (μ/ν)²` | 1 forward pass |
@@ -49,8 +50,8 @@ use crate::scaling::Scaling;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Method {
-    /// Semismooth Newton, and for rows on which its line search fails a splitting method that cannot: Douglas–Rachford,
-    /// which unlike Davis–Yin takes about as many steps at a distortion of 10⁶ as at 50.
+    /// Semismooth Newton. Rows on which its line search fails go on with a method that cannot fail: for a piecewise
+    /// linear activation the path through the pieces, which ends after finitely many of them; else Douglas–Rachford.
     Auto,
     /// Semismooth Newton.
     Newton(Newton),
@@ -662,8 +663,9 @@ fn solve_layer(
     }
 }
 
-/// Newton, and for the rows it gave up on a spell of Douglas–Rachford from where it stopped, in turns, within the
-/// limit on iterations of all of them together.
+/// Newton, and for the rows it gave up on a spell of another method from where it stopped, in turns, within the limit
+/// on iterations of all of them together: the path through the linear pieces where the activation has a kink, else,
+/// and where that gained nothing, Douglas–Rachford.
 ///
 /// Every turn has to gain something: [`FRUITLESS`] turns without end it. Numbers out of range end it at once.
 fn auto(
@@ -695,12 +697,22 @@ fn auto(
                 state.report.status = Status::MaxIterations;
                 break;
             }
-            let spelled = Goal {
-                limit: left.min(spell),
-                ..goal
+            // A piece costs as much as n steps of a splitting method.
+            let kinked = layer.activation().is_homogeneous() && fruitless == 0 && n <= newton.krylov_above;
+            let next = if kinked {
+                let spelled = Goal {
+                    limit: left.min(spell / 5),
+                    ..goal
+                };
+                path::follow(layer, &row, target, &state.x, spelled)
+            } else {
+                let spelled = Goal {
+                    limit: left.min(spell),
+                    ..goal
+                };
+                let method = DouglasRachford::default();
+                drive::solve(&method, layer, &row, target, &state.x, spelled).remove(0)
             };
-            let method = DouglasRachford::default();
-            let next = drive::solve(&method, layer, &row, target, &state.x, spelled).remove(0);
             state.go_on(next);
             let left = goal.limit.saturating_sub(state.report.iterations);
             if state.report.status != Status::Converged && left > 0 {

@@ -120,6 +120,32 @@ fn assert_two_sided<T: Real>(map: &impl BiLipschitz<T>, claim: Bounds, rng: &mut
     }
 }
 
+/// Newton's line search fails on this one, and Douglas–Rachford has not arrived after 100,000 steps.
+#[test]
+fn rows_on_which_newton_fails_and_splitting_is_slow_arrive_along_the_path() {
+    let shape = Shape {
+        n: 21,
+        units: vec![2, 4, 4, 13],
+        blocks: 1,
+        activation: Activation::Relu,
+        bounds: Bounds::new(0.7115567997249277, 386527.71878573374).unwrap(),
+        scaled: false,
+        general: false,
+        seed: 18331901831042943936,
+    };
+    let x = Rng::new(shape.seed ^ 2).normals(shape.n * 3);
+    let options = InverseOptions::default();
+    fn check<T: Real>(map: &impl BiLipschitz<T>, x: &[f64], options: &InverseOptions) {
+        let (y, _) = map.forward_with_error(x).unwrap();
+        for row in map.inverse(&y, options).unwrap().rows {
+            assert_eq!(row.status, Status::Converged, "{row:?}");
+            assert!(row.iterations < 2_000, "{row:?}");
+        }
+    }
+    check(&shape.net::<f64>(), &x, &options);
+    check(&shape.layer::<f32>(), &x, &options);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
