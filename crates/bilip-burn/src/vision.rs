@@ -29,8 +29,6 @@ pub struct ConvFeaturesConfig {
     pub bounds: Bounds,
     /// Numbers that the head sees.
     pub outputs: usize,
-    /// The published skip connection, which moves the bounds.
-    pub published: bool,
     /// Weight of the squares of plain convolutions and batch normalisation in the loss.
     pub decay: f64,
     /// Seed of the initial parameters.
@@ -51,7 +49,6 @@ impl ConvFeaturesConfig {
             width,
             bounds: Bounds::new((1.0 - c).powi(4), (1.0 + c).powi(4))?,
             outputs: 128,
-            published: false,
             decay: 3e-4,
             seed: 0,
         })
@@ -93,7 +90,6 @@ impl ConvFeaturesConfig {
             convolutions.push(convolution([channels, next], size, stride, 1.0, 1 + k as u64)?);
             (channels, size) = (next, size / stride);
             let config = ConvConfig {
-                published: self.published,
                 seed: seed(4 + k as u64),
                 ..ConvConfig::new(channels, size, &[channels / 8; 8], self.bounds)
             };

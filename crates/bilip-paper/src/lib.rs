@@ -10,6 +10,7 @@ mod files;
 pub mod images;
 pub mod plot;
 mod png;
+mod published;
 mod report;
 mod run;
 

@@ -41,8 +41,6 @@ pub struct ConvConfig {
     pub activation: Activation,
     /// The bounds.
     pub bounds: Bounds,
-    /// The skip connection of the published code, which moves the bounds.
-    pub published: bool,
     /// Seed of the initial parameters.
     pub seed: u64,
     /// Precision of the parameters.
@@ -59,7 +57,6 @@ impl ConvConfig {
             kernel: 3,
             activation: Activation::Relu,
             bounds,
-            published: false,
             seed: 0,
             dtype: DType::F32,
         }
@@ -217,7 +214,7 @@ pub struct ConvMonLip<B: Backend> {
 }
 
 impl<B: Backend> ConvMonLip<B> {
-    /// The bounds that the layer is built for; the published variant has others.
+    /// The bounds that the layer is built for.
     pub fn bounds(&self) -> Bounds {
         self.config.bounds
     }
@@ -340,7 +337,7 @@ impl<B: Backend> ConvMonLip<B> {
     /// `[channels, batch, image²] → [channels, batch, image²]`
     pub(crate) fn by_channels(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
         let config = &self.config;
-        let (mu, nu, gamma) = (config.bounds.mu(), config.bounds.nu(), config.bounds.gap());
+        let (mu, gamma) = (config.bounds.mu(), config.bounds.gap());
         let (s, v) = self.explicit();
         let all = self.fourier.count();
         let flat = |v: Tensor<B, 3>| {
@@ -371,12 +368,8 @@ impl<B: Backend> ConvMonLip<B> {
             },
         };
         let y = ops::pass(pass, &Arc::new(shape)).mul_scalar((0.5 * gamma).sqrt());
-        let skip = match config.published {
-            true => mu + 0.5 * (mu + nu) * (gamma.sqrt() - 1.0),
-            false => mu,
-        };
         let bias = self.output_bias.val().reshape([config.channels, 1, 1]);
-        y + x.mul_scalar(skip) + bias
+        y + x.mul_scalar(mu) + bias
     }
 
     /// `F(x)`.
@@ -421,7 +414,6 @@ impl<B: Backend> ConvMonLip<B> {
             log_psi: None,
             hidden_bias: numbers(self.bias.val()),
             output_bias: numbers(self.output_bias.val()),
-            published: self.config.published,
         })
     }
 
@@ -496,6 +488,7 @@ impl<B: Backend> ConvBiLipNet<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bilip::BiLipschitz;
     use burn::backend::{Autodiff, Flex, NdArray};
 
     type F = Autodiff<Flex>;
@@ -530,25 +523,21 @@ mod tests {
             // Runs of equal layers, one after another.
             (2, 4, &[2, 2, 2, 1, 1, 1, 3], 3),
         ] {
-            for published in [false, true] {
-                let mut layer = ConvConfig {
-                    kernel,
-                    published,
-                    ..config(channels, image, units)
-                }
-                .init::<Flex>(&Default::default())?;
-                let m: usize = units.iter().sum();
-                let bias = Rng::new(7).normals(m + channels);
-                let place =
-                    |v: &[f64]| Param::from_tensor(vector(v.to_vec(), &Default::default(), DType::F64));
-                (layer.bias, layer.output_bias) = (place(&bias[..m]), place(&bias[m..]));
-                let frozen = layer.freeze::<f64>()?;
-                assert_eq!(frozen.verify().holds(), !published);
-                let x = images::<Flex>([3, channels, image, image], 2);
-                let expected = frozen.forward(&numbers(x.clone()))?;
-                for (a, b) in numbers(layer.forward(x)).iter().zip(&expected) {
-                    assert!((a - b).abs() < 1e-10, "{channels} {image} {units:?}: {a} {b}");
-                }
+            let mut layer = ConvConfig {
+                kernel,
+                ..config(channels, image, units)
+            }
+            .init::<Flex>(&Default::default())?;
+            let m: usize = units.iter().sum();
+            let bias = Rng::new(7).normals(m + channels);
+            let place = |v: &[f64]| Param::from_tensor(vector(v.to_vec(), &Default::default(), DType::F64));
+            (layer.bias, layer.output_bias) = (place(&bias[..m]), place(&bias[m..]));
+            let frozen = layer.freeze::<f64>()?;
+            assert!(frozen.verify().holds());
+            let x = images::<Flex>([3, channels, image, image], 2);
+            let expected = frozen.forward(&numbers(x.clone()))?;
+            for (a, b) in numbers(layer.forward(x)).iter().zip(&expected) {
+                assert!((a - b).abs() < 1e-10, "{channels} {image} {units:?}: {a} {b}");
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The image classifier in small: it learns, its blocks are certified afterwards, and they can be inverted.
 
-use bilip::{InverseOptions, Rng, metrics};
+use bilip::{BiLipschitz, InverseOptions, Rng, metrics};
 use bilip_burn::{
     Accumulation, Augment, ConvFeaturesConfig, GpConfig, GpNet, Loss, OptimizerKind, Schedule, TrainConfig,
     data, train,

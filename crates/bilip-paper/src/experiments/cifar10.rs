@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::images::{Corruption, Dataset, Images, PIXELS, SEVERITIES, SIDE};
 use crate::plot::{Figure, Mark, Panel};
+use crate::published;
 use crate::run::{Experiment, ExperimentResult, Job, JobResult};
 
 /// Where the data are looked for when nothing is said of it.
@@ -142,10 +143,15 @@ impl OnDevice for Work<'_> {
         };
         match model.kind {
             Kind::ConvBilipnet => {
+                let designed = ConvFeaturesConfig::new(c, width)?;
+                let claimed = designed.bounds;
                 let config = ConvFeaturesConfig {
-                    published: model.published,
+                    bounds: match model.published {
+                        true => published::conv_bounds(claimed)?,
+                        false => claimed,
+                    },
                     seed,
-                    ..ConvFeaturesConfig::new(c, width)?
+                    ..designed
                 };
                 let (net, rest) = self.finish::<B, _>(config.init::<B>(device)?, device)?;
                 let sample = Tensor::from_data(
@@ -154,7 +160,7 @@ impl OnDevice for Work<'_> {
                     (device, DType::F32),
                 );
                 Ok(Trained {
-                    claimed: Some(config.bounds),
+                    claimed: Some(claimed),
                     proof: Some(Box::new(move || prove(&net, sample))),
                     ..rest
                 })

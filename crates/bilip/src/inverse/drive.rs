@@ -1,10 +1,12 @@
 //! The loop that drives a first-order method over a block of rows, which shrinks as rows finish.
 
 use super::first_order::{InverseMethod, LayerProblem, swap_columns};
-use super::{Goal, RowReport, RowState, Status, TracePoint, certify_row};
-use crate::map::Stack;
-use crate::monlip::MonLip;
-use crate::rounding::{EvaluateBuffers, evaluate_block, norm};
+use super::report::{RowReport, Status, TracePoint};
+use super::state::{Goal, RowState, certify_row};
+use crate::base::rounding::norm;
+use crate::layers::evaluate::{EvaluateBuffers, evaluate_block};
+use crate::layers::monotone::Monotone;
+use crate::layers::stack::Stack;
 
 /// A residual this many times its start is divergence: a step size outside its range.
 const GROWTH: f64 = 1e6;
@@ -15,7 +17,7 @@ const GROWTH: f64 = 1e6;
 /// done; rows that are done leave the block and cost nothing from then on.
 pub(super) fn solve(
     method: &dyn InverseMethod,
-    layer: &MonLip<f64>,
+    layer: &dyn Monotone,
     single: &Stack<'_, f64>,
     y: &[f64],
     start: &[f64],

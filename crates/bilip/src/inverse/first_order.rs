@@ -6,13 +6,14 @@
 //! `b_z` and `C(z)` are both of size τ and nearly cancel, so neither is ever formed: with `x(z)` as above,
 //! `b_z − C(z) = √(2γ)S x(z) + b̂`, which is exact algebra, harmless in rounding, and leaves `x(z)` as a by-product.
 
-use faer::linalg::matmul::matmul;
-use faer::{Accum, Mat, MatMut, MatRef, Par};
+use std::borrow::Cow;
 
-use crate::activation::Activation;
-use crate::bias::Bias;
-use crate::error::{Error, Result};
-use crate::monlip::MonLip;
+use faer::{MatMut, MatRef};
+
+use crate::base::error::{Error, Result};
+use crate::layers::activation::Activation;
+use crate::layers::bias::Bias;
+use crate::layers::monotone::{Monotone, add_whole_v, gains, hidden, hidden_pass};
 
 /// A first-order method for inverting one monotone layer.
 ///
@@ -48,7 +49,7 @@ pub trait Iteration {
 
 /// One monotone layer, the right-hand sides of a block of rows, and where to start.
 pub struct LayerProblem<'a> {
-    pub(super) layer: &'a MonLip<f64>,
+    pub(super) layer: &'a dyn Monotone,
     pub(super) bias: Bias<'a, f64>,
     pub(super) y: &'a [f64],
     pub(super) start: &'a [f64],
@@ -62,33 +63,9 @@ pub(super) fn check_step(name: &'static str, value: Option<f64>) -> Result<()> {
     }
 }
 
-/// `z ← prox^α(u)` for whole columns of `m` hidden units.
-pub(super) fn prox_columns(layer: &MonLip<f64>, alpha: f64, u: &[f64], z: &mut [f64]) {
-    let w = &*layer.weights;
-    match (w.activation, &w.psi) {
-        (Activation::Relu, _) => pulp::Arch::new().dispatch(|| {
-            for (z, u) in z.iter_mut().zip(u) {
-                *z = if *u > 0.0 { *u } else { 0.0 };
-            }
-        }),
-        (activation, None) => {
-            for (z, u) in z.iter_mut().zip(u) {
-                *z = activation.prox(alpha, *u);
-            }
-        }
-        (activation, Some(psi)) => {
-            for (z, u) in z.chunks_exact_mut(psi.len()).zip(u.chunks_exact(psi.len())) {
-                for i in 0..psi.len() {
-                    z[i] = activation.prox_scaled(alpha, u[i], Some(psi[i]));
-                }
-            }
-        }
-    }
-}
-
 /// The hidden bias of a block's columns, which move about as rows finish.
 pub(super) enum HiddenBias<'a> {
-    Shared(&'a [f64]),
+    Shared(Cow<'a, [f64]>),
     PerRow(Vec<f64>),
 }
 
@@ -101,104 +78,130 @@ impl HiddenBias<'_> {
     }
 }
 
-/// What every method in the hidden state shares: `u`, `z` (`m` a column), `x(z)`, the right-hand side, and buffers.
+/// What every method in the hidden state shares: `u`, `z` (`m` per column), `x(z)`, and the right-hand side.
 pub(super) struct HiddenState<'a> {
-    pub(super) layer: &'a MonLip<f64>,
+    pub(super) layer: &'a dyn Monotone,
     pub(super) n: usize,
     pub(super) m: usize,
     pub(super) alpha: f64,
     pub(super) bias: HiddenBias<'a>,
-    /// `(y − b_y)/μ`, `n` a column.
+    psi: Option<Cow<'a, [f64]>>,
+    /// `(y − b_y)/μ`, `n` per column.
     pub(super) target: Vec<f64>,
-    /// `x(z)` of the last step, `n` a column.
+    /// `x(z)` of the last step, `n` per column.
     pub(super) x: Vec<f64>,
     pub(super) u: Vec<f64>,
     pub(super) z: Vec<f64>,
-    pub(super) work: [Vec<f64>; 2],
 }
 
 impl<'a> HiddenState<'a> {
     pub(super) fn new(problem: LayerProblem<'a>, alpha: f64) -> Self {
         let layer = problem.layer;
-        let w = &*layer.weights;
-        let (n, m) = (w.n, w.s.nrows());
+        let (n, m) = (layer.size(), hidden(layer));
         let columns = problem.y.len() / n;
-        let (mu, (gain_in, _)) = (w.design.mu(), layer.gains());
+        let (mu, sigma) = (layer.formula().mu(), layer.sigma());
+        let shift = layer.output_shift();
         let target = problem
             .y
             .chunks_exact(n)
-            .flat_map(|y| y.iter().zip(&w.output_bias).map(|(y, b)| (y - b) / mu))
+            .flat_map(|y| y.iter().zip(&*shift).map(|(y, b)| (y - b) / mu))
             .collect();
+        let bias = match problem.bias {
+            Bias::Shared(bias) => HiddenBias::Shared(layer.per_hidden_number(bias)),
+            Bias::PerRow(bias, size) => HiddenBias::PerRow(
+                bias.chunks_exact(size)
+                    .flat_map(|row| layer.per_hidden_number(row).into_owned())
+                    .collect(),
+            ),
+        };
+        let psi = layer.scalings();
         // Start from the hidden state of the first guess: z = σ̂(v) and v − z ∈ ∂f(z), so prox^α(z + α(v − z)) = z.
         let mut u = vec![0.0; m * columns];
         let mut z = vec![0.0; m * columns];
         let x = MatRef::from_column_major_slice(problem.start, n, columns);
-        for (k, &width) in w.units.iter().enumerate() {
-            let offset = w.offsets[k];
-            let mut pre = Mat::<f64>::zeros(width, columns);
-            matmul(
-                pre.as_mut(),
-                Accum::Replace,
-                w.s.as_ref().subrows(offset, width),
-                x,
-                gain_in,
-                Par::Seq,
-            );
-            if k > 0 {
-                let before = w.units[k - 1];
-                let previous =
-                    MatRef::from_column_major_slice(&z, m, columns).subrows(w.offsets[k - 1], before);
-                matmul(
-                    pre.as_mut(),
-                    Accum::Add,
-                    w.v[k - 1].as_ref(),
-                    previous,
-                    1.0,
-                    Par::Seq,
-                );
-            }
-            for j in 0..columns {
-                let own = problem.bias.column(j);
-                for i in 0..width {
-                    let v = pre[(i, j)] + own[offset + i];
-                    let psi = w.psi.as_ref().map_or(1.0, |psi| psi[offset + i]);
-                    let value = psi * w.activation.value(v / psi);
-                    z[j * m + offset + i] = value;
-                    u[j * m + offset + i] = value + alpha * (v - value);
-                }
-            }
-        }
-        let widest = w.units.iter().copied().max().unwrap_or(0);
+        let own = bias.view(m);
+        hidden_pass(layer, x, |j, i, v| {
+            let v = v + own.column(j)[i];
+            let psi = psi.as_ref().map_or(1.0, |psi| psi[i]);
+            let value = psi * sigma.value(v / psi);
+            z[j * m + i] = value;
+            u[j * m + i] = value + alpha * (v - value);
+            value
+        });
         HiddenState {
             layer,
             n,
             m,
             alpha,
-            bias: match problem.bias {
-                Bias::Shared(bias) => HiddenBias::Shared(bias),
-                Bias::PerRow(bias, _) => HiddenBias::PerRow(bias.to_vec()),
-            },
+            bias,
+            psi,
             target,
             x: problem.start.to_vec(),
             u,
             z,
-            work: [vec![0.0; widest * columns], vec![0.0; widest * columns]],
         }
+    }
+
+    /// `z ← prox^α(u)`.
+    pub(super) fn prox(&mut self, active: usize) {
+        let (len, alpha) = (self.m * active, self.alpha);
+        let (z, u) = (&mut self.z[..len], &self.u[..len]);
+        match (self.layer.sigma(), &self.psi) {
+            (Activation::Relu, _) => pulp::Arch::new().dispatch(|| {
+                for (z, u) in z.iter_mut().zip(u) {
+                    *z = if *u > 0.0 { *u } else { 0.0 };
+                }
+            }),
+            (activation, None) => {
+                for (z, u) in z.iter_mut().zip(u) {
+                    *z = activation.prox(alpha, *u);
+                }
+            }
+            (activation, Some(psi)) => {
+                for (z, u) in z.chunks_exact_mut(psi.len()).zip(u.chunks_exact(psi.len())) {
+                    for i in 0..psi.len() {
+                        z[i] = activation.prox_scaled(alpha, u[i], Some(psi[i]));
+                    }
+                }
+            }
+        }
+    }
+
+    /// `out ← 2z − u + αb̂`, what the resolvents are applied to.
+    pub(super) fn reflected(&self, active: usize, out: &mut [f64]) {
+        let (m, alpha) = (self.m, self.alpha);
+        let bias = self.bias.view(m);
+        pulp::Arch::new().dispatch(|| {
+            for (j, out) in out[..m * active].chunks_exact_mut(m).enumerate() {
+                let (z, u) = (&self.z[j * m..(j + 1) * m], &self.u[j * m..(j + 1) * m]);
+                let b = bias.column(j);
+                for i in 0..m {
+                    out[i] = 2.0 * z[i] - u[i] + alpha * b[i];
+                }
+            }
+        });
+    }
+
+    /// `u ← u + λ(w − z)`.
+    pub(super) fn relax(&mut self, active: usize, relaxation: f64, w: &[f64]) {
+        let len = self.m * active;
+        let (z, u) = (&self.z[..len], &mut self.u[..len]);
+        pulp::Arch::new().dispatch(|| {
+            for i in 0..len {
+                u[i] += relaxation * (w[i] - z[i]);
+            }
+        });
     }
 
     /// `x ← x(z) = (y − b_y − √(γ/2)Sᵀz)/μ`.
     pub(super) fn update_x(&mut self, active: usize) {
         let (n, m) = (self.n, self.m);
         self.x[..n * active].copy_from_slice(&self.target[..n * active]);
-        let w = &*self.layer.weights;
-        let (_, gain_out) = self.layer.gains();
-        matmul(
-            MatMut::from_column_major_slice_mut(&mut self.x[..n * active], n, active),
-            Accum::Add,
-            w.s.transpose(),
+        let (_, gain_out) = gains(self.layer);
+        self.layer.add_s_transposed(
+            -gain_out / self.layer.formula().mu(),
             MatRef::from_column_major_slice(&self.z[..m * active], m, active),
-            -gain_out / w.design.mu(),
-            Par::Seq,
+            MatMut::from_column_major_slice_mut(&mut self.x[..n * active], n, active),
         );
     }
 
@@ -219,7 +222,6 @@ impl<'a> HiddenState<'a> {
     /// `out ← Âz = z − Vz − b̂ − √(2γ)S x(z)`, the single-valued operator of the two-operator splittings; updates x.
     pub(super) fn smooth_operator(&mut self, active: usize, out: &mut [f64]) {
         self.update_x(active);
-        let w = &*self.layer.weights;
         let (n, m) = (self.n, self.m);
         let bias = self.bias.view(m);
         for j in 0..active {
@@ -231,19 +233,8 @@ impl<'a> HiddenState<'a> {
         let z = MatRef::from_column_major_slice(&self.z[..m * active], m, active);
         let x = MatRef::from_column_major_slice(&self.x[..n * active], n, active);
         let mut out = MatMut::from_column_major_slice_mut(&mut out[..m * active], m, active);
-        let (gain_in, _) = self.layer.gains();
-        matmul(out.as_mut(), Accum::Add, w.s.as_ref(), x, -gain_in, Par::Seq);
-        for (k, v) in w.v.iter().enumerate() {
-            let (before, after) = (w.units[k], w.units[k + 1]);
-            matmul(
-                out.as_mut().subrows_mut(w.offsets[k + 1], after),
-                Accum::Add,
-                v.as_ref(),
-                z.subrows(w.offsets[k], before),
-                -1.0,
-                Par::Seq,
-            );
-        }
+        self.layer.add_s(-gains(self.layer).0, x, out.as_mut());
+        add_whole_v(self.layer, -1.0, z, out);
     }
 }
 

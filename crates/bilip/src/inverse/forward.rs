@@ -1,11 +1,8 @@
 //! Methods of forward steps: the forward step method, forward–backward and forward–backward–forward splitting.
 
-use super::first_order::{
-    HiddenState, InverseMethod, Iteration, LayerProblem, check_step, prox_columns, swap_columns,
-};
-use crate::error::Result;
-use crate::map::BiLipschitz;
-use crate::monlip::MonLip;
+use super::first_order::{HiddenState, InverseMethod, Iteration, LayerProblem, check_step, swap_columns};
+use crate::base::error::Result;
+use crate::layers::monotone::Monotone;
 
 /// The forward step method `x ← x − s(F(x) − y)` (Ryu and Boyd 2016).
 ///
@@ -23,10 +20,10 @@ impl InverseMethod for ForwardStep {
     }
 
     fn start<'a>(&self, problem: LayerProblem<'a>) -> Box<dyn Iteration + 'a> {
-        let bounds = problem.layer.bounds();
+        let bounds = problem.layer.proof().proved();
         Box::new(ForwardStepState {
             step: self.step.unwrap_or(bounds.mu() / (bounds.nu() * bounds.nu())),
-            n: problem.layer.dim(),
+            n: problem.layer.size(),
             x: problem.start.to_vec(),
         })
     }
@@ -59,10 +56,10 @@ impl Iteration for ForwardStepState {
 }
 
 /// `‖I − V + (γ/μ)SSᵀ‖`, bounded from above.
-fn smooth_lipschitz(layer: &MonLip<f64>) -> f64 {
-    let norms = layer.norms();
+fn smooth_lipschitz(layer: &dyn Monotone) -> f64 {
+    let norms = layer.weight_norms();
     let v = norms.v2.iter().copied().fold(0.0, f64::max);
-    1.0 + v + layer.design().gap() / layer.design().mu() * norms.s2 * norms.s2
+    1.0 + v + layer.formula().gap() / layer.formula().mu() * norms.s2 * norms.s2
 }
 
 /// Forward–backward splitting `z ← prox^α(z − αÂz)` with `Â = A + C` (Ryu and Boyd 2016).
@@ -83,7 +80,7 @@ impl InverseMethod for ForwardBackward {
     fn start<'a>(&self, problem: LayerProblem<'a>) -> Box<dyn Iteration + 'a> {
         let alpha = self.alpha.unwrap_or_else(|| {
             let l = smooth_lipschitz(problem.layer);
-            match problem.layer.strong_monotonicity() {
+            match problem.layer.strong_convexity() {
                 0.0 => 0.5 / l,
                 theta => theta / (l * l),
             }
@@ -139,11 +136,11 @@ impl Iteration for ForwardBackwardState<'_> {
         let len = self.state.m * active;
         let alpha = self.state.alpha;
         self.state.smooth_operator(active, &mut self.operator);
-        let HiddenState { u, z, layer, .. } = &mut self.state;
+        let HiddenState { u, z, .. } = &mut self.state;
         for i in 0..len {
             u[i] = z[i] - alpha * self.operator[i];
         }
-        prox_columns(layer, alpha, &u[..len], &mut z[..len]);
+        self.state.prox(active);
         if let Some(second) = &mut self.second {
             self.state.smooth_operator(active, second);
             let z = &mut self.state.z;

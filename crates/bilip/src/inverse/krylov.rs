@@ -1,6 +1,6 @@
 //! Restarted GMRES (Saad and Schultz 1986) for the Newton equations of wide inputs.
 
-use crate::rounding::norm;
+use crate::base::rounding::norm;
 
 /// Basis vectors kept before a restart.
 const RESTART: usize = 80;
@@ -92,7 +92,7 @@ pub(crate) fn gmres(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Rng;
+    use crate::base::random::Rng;
 
     #[test]
     fn gmres_solves_a_monotone_system_with_and_without_restarts() {

@@ -6,323 +6,41 @@
 //!
 //! A network is inverted layer by layer from the output; the bound is that of the whole network.
 
+mod auto;
 mod davis_yin;
 mod drive;
 mod first_order;
 mod forward;
 mod krylov;
 mod newton;
+mod options;
 mod path;
+mod report;
 mod resolvent;
-
-use serde::{Deserialize, Serialize};
+mod state;
 
 pub use davis_yin::DavisYin;
 pub use first_order::{InverseMethod, Iteration, LayerProblem};
 pub use forward::{ForwardBackward, ForwardBackwardForward, ForwardStep};
-pub(crate) use krylov::gmres;
 pub use newton::Newton;
+pub use options::{InverseOptions, Method};
+pub use report::{Inverse, RowReport, Status, TracePoint};
 pub use resolvent::{DouglasRachford, PeacemanRachford};
 
-use crate::certificate::{Proved, out_of_range};
-use crate::error::{Error, Result, check_batch, check_rows};
-use crate::map::{BiLipschitz, Direction, LayerRef, Stack, Workspace};
-use crate::monlip::MonLip;
-use crate::orthogonal::Orthogonal;
-use crate::parallel;
-use crate::rounding::{self, norm};
-use crate::scaling::Scaling;
+use auto::solve_layer;
+use state::{Goal, RowState};
 
-/// Which algorithm inverts the monotone layers.
-///
-/// Convergence is that of layers whose condition is proved, see [`LayerCertificate`](crate::LayerCertificate).
-///
-/// | method | works on | converges | cost of a step |
-/// |---|---|---|---|
-/// | `Auto` | | always: behind Newton stands a method that does | |
-/// | `Newton` | `F(x) = y` | in every case met so far; no global proof | `n` forward passes |
-/// | `DavisYin` | hidden state | for `α < 2μ/(γ‖S‖²)` | 1 forward pass |
-/// | `ForwardStep` | `F(x) = y` | always, rate `1 − (μ/ν)²` | 1 forward pass |
-/// | `ForwardBackward` | hidden state | when `I − (V+Vᵀ)/2` is positive definite | 1 forward pass |
-/// | `ForwardBackwardForward` | hidden state | always | 2 forward passes |
-/// | `PeacemanRachford` | hidden state | often; no proof without strong monotonicity | 1 forward pass |
-/// | `DouglasRachford` | hidden state | always | 1 forward pass |
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Method {
-    /// Semismooth Newton. Rows on which its line search fails go on with a method that cannot fail: for a piecewise
-    /// linear activation the path through the pieces, which ends after finitely many of them; else Douglas–Rachford.
-    Auto,
-    /// Semismooth Newton.
-    Newton(Newton),
-    /// Davis–Yin three-operator splitting.
-    DavisYin(DavisYin),
-    /// The forward step method `x ← x − s(F(x) − y)`.
-    ForwardStep(ForwardStep),
-    /// Forward–backward splitting.
-    ForwardBackward(ForwardBackward),
-    /// Tseng's forward–backward–forward splitting.
-    ForwardBackwardForward(ForwardBackwardForward),
-    /// Peaceman–Rachford splitting.
-    PeacemanRachford(PeacemanRachford),
-    /// Douglas–Rachford splitting.
-    DouglasRachford(DouglasRachford),
-}
-
-impl Method {
-    /// Every method with its default settings.
-    pub fn all() -> [Method; 8] {
-        [
-            Method::Auto,
-            Method::Newton(Default::default()),
-            Method::DavisYin(Default::default()),
-            Method::ForwardStep(Default::default()),
-            Method::ForwardBackward(Default::default()),
-            Method::ForwardBackwardForward(Default::default()),
-            Method::PeacemanRachford(Default::default()),
-            Method::DouglasRachford(Default::default()),
-        ]
-    }
-
-    /// The method's short name: `auto`, `newton`, `dys`, `fsm`, `fbs`, `fbfs`, `prs` or `drs`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Method::Auto => "auto",
-            Method::Newton(_) => "newton",
-            Method::DavisYin(_) => "dys",
-            Method::ForwardStep(_) => "fsm",
-            Method::ForwardBackward(_) => "fbs",
-            Method::ForwardBackwardForward(_) => "fbfs",
-            Method::PeacemanRachford(_) => "prs",
-            Method::DouglasRachford(_) => "drs",
-        }
-    }
-
-    /// The settings as the one trait all first-order methods share; Newton and Auto work differently.
-    fn first_order(&self) -> Option<&dyn InverseMethod> {
-        Some(match self {
-            Method::Auto | Method::Newton(_) => return None,
-            Method::DavisYin(m) => m,
-            Method::ForwardStep(m) => m,
-            Method::ForwardBackward(m) => m,
-            Method::ForwardBackwardForward(m) => m,
-            Method::PeacemanRachford(m) => m,
-            Method::DouglasRachford(m) => m,
-        })
-    }
-}
-
-impl std::str::FromStr for Method {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let lower = text.trim().to_ascii_lowercase();
-        Method::all()
-            .into_iter()
-            .find(|m| m.name() == lower)
-            .ok_or_else(|| {
-                Error::setting(
-                    "method",
-                    text.chars().take(40).collect::<String>(),
-                    "choose one of auto, newton, dys, fsm, fbs, fbfs, prs, drs",
-                )
-            })
-    }
-}
-
-impl std::fmt::Display for Method {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Settings of an inverse.
-///
-/// | setting | default | range | effect |
-/// |---|---|---|---|
-/// | `method` | `Auto` | | see [`Method`] |
-/// | `tolerance` | 1e-8 | ≥ 0 | certified error at which a row is done |
-/// | `max_iterations` | 100 for Newton, 100,000 else | ≥ 1 | per layer and row, whatever the method tries |
-/// | `start` | none | `[batch, n]` | first guess of x |
-/// | `trace` | false | | records the error at every iteration (slower) |
-#[derive(Clone, Debug)]
-pub struct InverseOptions {
-    /// The algorithm.
-    pub method: Method,
-    /// Certified error `‖x̂ − x*‖` at which a row is done.
-    pub tolerance: f64,
-    /// Limit on iterations per layer and row; `None` takes the method's own.
-    pub max_iterations: Option<usize>,
-    /// First guess of x, `[batch, n]`: a warm start.
-    pub start: Option<Vec<f64>>,
-    /// Whether to record the error at every iteration.
-    pub trace: bool,
-}
-
-impl Default for InverseOptions {
-    fn default() -> Self {
-        InverseOptions {
-            method: Method::Auto,
-            tolerance: 1e-8,
-            max_iterations: None,
-            start: None,
-            trace: false,
-        }
-    }
-}
-
-impl InverseOptions {
-    /// Default settings with another method.
-    pub fn with_method(method: Method) -> Self {
-        InverseOptions {
-            method,
-            ..Default::default()
-        }
-    }
-
-    pub(crate) fn check(&self, rows: usize, n: usize) -> Result<()> {
-        if !(self.tolerance >= 0.0 && self.tolerance.is_finite()) {
-            return Err(Error::setting(
-                "tolerance",
-                self.tolerance,
-                "must be a finite number, at least 0",
-            ));
-        }
-        if self.max_iterations == Some(0) {
-            return Err(Error::setting("max_iterations", 0, "must be at least 1"));
-        }
-        if let Some(start) = &self.start {
-            check_rows("start", start, rows, n)?;
-        }
-        match &self.method {
-            Method::Newton(newton) => newton.check(),
-            method => method.first_order().map_or(Ok(()), |m| m.check()),
-        }
-    }
-
-    fn limit(&self) -> usize {
-        self.max_iterations.unwrap_or(match self.method {
-            Method::Newton(_) => NEWTON_LIMIT,
-            _ => 100_000,
-        })
-    }
-}
-
-/// How a row ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Status {
-    /// The certified error is within the tolerance.
-    Converged,
-    /// The iteration limit came first; the bound says how far it got.
-    MaxIterations,
-    /// The error cannot be certified any smaller in f64: it is dominated by rounding. The bound is still valid.
-    PrecisionLimit,
-    /// No progress: Newton's line search found no smaller residual, or a step size outside its range made the
-    /// iteration grow. The bound is still valid.
-    Stalled,
-    /// The numbers of this row leave the range of f64 on the way: there is no answer, x is NaN and the bound infinite.
-    OutOfRange,
-}
-
-impl Status {
-    /// The name as in JSON: `converged`, `max_iterations`, `precision_limit`, `stalled` or `out_of_range`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Status::Converged => "converged",
-            Status::MaxIterations => "max_iterations",
-            Status::PrecisionLimit => "precision_limit",
-            Status::Stalled => "stalled",
-            Status::OutOfRange => "out_of_range",
-        }
-    }
-}
-
-/// One recorded iteration of one row.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TracePoint {
-    /// Index of the layer being inverted.
-    pub layer: usize,
-    /// Iterations done in that layer.
-    pub iteration: usize,
-    /// `‖F(x̂) − y‖/μ` of that layer: a bound on the error of the layer's own input, rounding not included.
-    #[serde(with = "crate::json_number")]
-    pub error: f64,
-}
-
-/// How one row of an inverse went.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RowReport {
-    /// How it ended.
-    pub status: Status,
-    /// Iterations, summed over the layers.
-    pub iterations: usize,
-    /// `‖G(x̂) − y‖` as computed.
-    #[serde(with = "crate::json_number")]
-    pub residual: f64,
-    /// A proved bound on `‖G(x̂) − y‖`, rounding included.
-    #[serde(with = "crate::json_number")]
-    pub residual_bound: f64,
-    /// A proved bound on `‖x̂ − G⁻¹(y)‖`, rounding included.
-    #[serde(with = "crate::json_number")]
-    pub error_bound: f64,
-    /// Error against iteration, where asked for.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub trace: Vec<TracePoint>,
-}
-
-/// The answer of an inverse: x for every row, and how each row went.
-#[derive(Clone, Debug)]
-pub struct Inverse {
-    /// x, `[batch, n]`.
-    pub x: Vec<f64>,
-    /// One report a row.
-    pub rows: Vec<RowReport>,
-}
-
-impl Inverse {
-    /// Whether every row reached the tolerance.
-    pub fn converged(&self) -> bool {
-        self.rows.iter().all(|row| row.status == Status::Converged)
-    }
-
-    /// The largest error bound of any row; 0 for an empty batch.
-    pub fn max_error_bound(&self) -> f64 {
-        self.rows.iter().map(|row| row.error_bound).fold(0.0, f64::max)
-    }
-
-    /// The largest number of iterations any row took; 0 for an empty batch.
-    pub fn max_iterations(&self) -> usize {
-        self.rows.iter().map(|row| row.iterations).max().unwrap_or(0)
-    }
-}
-
-/// What is known of one row of one layer (or network) while it is being solved.
-#[derive(Clone, Debug)]
-pub(crate) struct RowState {
-    pub(crate) x: Vec<f64>,
-    pub(crate) report: RowReport,
-}
-
-/// The goal of a solve.
-#[derive(Clone, Copy)]
-pub(crate) struct Goal {
-    pub(crate) mu: f64,
-    pub(crate) tolerance: f64,
-    pub(crate) limit: usize,
-    pub(crate) trace: bool,
-    /// Which layer the trace speaks of.
-    pub(crate) layer: usize,
-}
-
-impl Goal {
-    /// `(‖residual‖ + error)/μ`, rounded up; infinite where the numbers left the range.
-    pub(crate) fn bound(&self, residual: &[f64], error: f64) -> f64 {
-        let bound = ((rounding::norm_up(residual) + error) / self.mu).next_up();
-        if bound.is_nan() { f64::INFINITY } else { bound }
-    }
-}
+use crate::base::error::{Result, check_batch, check_rows};
+use crate::base::parallel;
+use crate::base::real::UNIT_ROUNDOFF;
+use crate::base::rounding::{SAFETY, norm_up};
+use crate::certify::{Proved, out_of_range};
+use crate::layers::bias::{Bias, RowBiases};
+use crate::layers::channels::ChannelOrthogonal;
+use crate::layers::layer::{Direction, Layer};
+use crate::layers::orthogonal::Orthogonal;
+use crate::layers::scaling::Scaling;
+use crate::layers::stack::{LayerRef, Stack, Workspace};
 
 /// Rows a block of a first-order method holds.
 ///
@@ -340,7 +58,7 @@ pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions
     options.check(rows, n)?;
     stack.prepare();
     for layer in &stack.layers {
-        layer.layer_certificate().need_positive()?;
+        layer.certificate().need_positive()?;
     }
     if Proved::product(stack.layers.iter().map(|l| l.bounds()))
         .bounds()
@@ -362,7 +80,9 @@ pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions
         }
     };
     let target = undo(output, y);
-    let spread = |s: Option<&Scaling<f64>>| s.map_or((1.0, 1.0), |s| (s.bounds().mu(), s.bounds().nu()));
+    let spread = |s: Option<&Scaling<f64>>| {
+        s.map_or((1.0, 1.0), |s| (s.proof().proved().mu(), s.proof().proved().nu()))
+    };
     let ((input_low, input_high), (_, output_high)) = (spread(input), spread(output));
     let bounds = Proved::product(inner.layers.iter().map(|l| l.bounds()));
     let inner_options = InverseOptions {
@@ -378,7 +98,7 @@ pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions
     };
     let mut inverse = invert_network(&inner, &target, &inner_options);
     inverse.x = undo(input, &inverse.x);
-    const U: f64 = crate::real::UNIT_ROUNDOFF;
+    const U: f64 = UNIT_ROUNDOFF;
     let or_infinite = |bound: f64| if bound.is_nan() { f64::INFINITY } else { bound };
     for (k, row) in inverse.rows.iter_mut().enumerate() {
         let range = k * n..(k + 1) * n;
@@ -391,16 +111,14 @@ pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions
             inverse.x[range].fill(f64::NAN);
             continue;
         }
-        let moved = 1.01 * U * rounding::norm_up(&target[range.clone()]);
-        let rounded = 1.01 * U * rounding::norm_up(&inverse.x[range]);
+        let moved = 1.01 * U * norm_up(&target[range.clone()]);
+        let rounded = 1.01 * U * norm_up(&inverse.x[range]);
         row.residual *= output_high;
         row.residual_bound = or_infinite(
-            (row.residual_bound + moved + bounds.nu() * input_high * rounded)
-                * output_high
-                * rounding::SAFETY,
+            (row.residual_bound + moved + bounds.nu() * input_high * rounded) * output_high * SAFETY,
         );
         row.error_bound =
-            or_infinite(((row.error_bound + moved / bounds.mu()) / input_low + rounded) * rounding::SAFETY);
+            or_infinite(((row.error_bound + moved / bounds.mu()) / input_low + rounded) * SAFETY);
         for point in &mut row.trace {
             point.error /= input_low;
         }
@@ -424,7 +142,7 @@ fn without_scalings<'a>(
     let input = scaling(stack.layers.first());
     let output = scaling(stack.layers.last()).filter(|_| stack.layers.len() > 1);
     let range = usize::from(input.is_some())..stack.layers.len() - usize::from(output.is_some());
-    let biases = stack.biases.as_ref().map(|b| crate::bias::RowBiases {
+    let biases = stack.biases.as_ref().map(|b| RowBiases {
         layers: b.layers[range.clone()].to_vec(),
         errors: b.errors[range.clone()].to_vec(),
     });
@@ -468,19 +186,6 @@ fn invert_network(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions) -
     Inverse { x, rows: reports }
 }
 
-impl RowReport {
-    fn out_of_range() -> Self {
-        RowReport {
-            status: Status::OutOfRange,
-            iterations: 0,
-            residual: f64::INFINITY,
-            residual_bound: f64::INFINITY,
-            error_bound: f64::INFINITY,
-            trace: Vec::new(),
-        }
-    }
-}
-
 fn invert_block(
     stack: &Stack<'_, f64>,
     y: &[f64],
@@ -490,7 +195,9 @@ fn invert_block(
 ) -> Vec<RowState> {
     let n = stack.n;
     let rows = y.len() / n;
-    if let [LayerRef::MonLip(layer)] = stack.layers[..] {
+    if let [layer] = stack.layers[..]
+        && let Some(layer) = layer.monotone()
+    {
         // A single layer's certificate is the whole certificate.
         let goal = Goal {
             mu: bounds.mu(),
@@ -509,7 +216,7 @@ fn invert_block(
     let monotone = stack
         .layers
         .iter()
-        .filter(|l| matches!(l, LayerRef::MonLip(_)))
+        .filter(|l| l.monotone().is_some())
         .count()
         .max(1);
     // Residual ρ_k at layer k reaches the output enlarged by the later ν's at most: share the tolerance out so that
@@ -532,9 +239,13 @@ fn invert_block(
                     }
                 }
             }
-            LayerRef::MonLip(l) => {
+            LayerRef::ChannelOrthogonal(l) => invert_channels(l, &mut target, stack.bias(k)),
+            LayerRef::MonLip(_) | LayerRef::ConvMonLip(_) => {
+                let Some(monotone_layer) = layer.monotone() else {
+                    continue;
+                };
                 let single = single_layer(stack, k);
-                let mu = l.bounds().mu();
+                let mu = layer.bounds().mu();
                 let tolerance = 0.5 * options.tolerance * bounds.mu() / (monotone as f64 * later_nu) / mu;
                 let goal = Goal {
                     mu,
@@ -544,7 +255,7 @@ fn invert_block(
                     layer: k,
                 };
                 let start = starts.as_ref().map(|s| s[k].as_slice());
-                let solved = solve_layer(l, &single, &target, start, goal, options);
+                let solved = solve_layer(monotone_layer, &single, &target, start, goal, options);
                 for (j, row) in solved.into_iter().enumerate() {
                     target[j * n..(j + 1) * n].copy_from_slice(&row.x);
                     iterations[j] += row.report.iterations;
@@ -600,7 +311,7 @@ fn worse(a: Status, b: Status) -> Status {
 
 /// One layer of a stack as a stack of its own.
 fn single_layer<'a>(stack: &Stack<'a, f64>, k: usize) -> Stack<'a, f64> {
-    let biases = stack.biases.as_ref().map(|b| crate::bias::RowBiases {
+    let biases = stack.biases.as_ref().map(|b| RowBiases {
         layers: vec![b.layers[k].clone()],
         errors: vec![b.errors[k].clone()],
     });
@@ -609,14 +320,30 @@ fn single_layer<'a>(stack: &Stack<'a, f64>, k: usize) -> Stack<'a, f64> {
 
 /// Inputs of every layer when the network is evaluated at `x`.
 fn layer_inputs(stack: &Stack<'_, f64>, x: &[f64]) -> Vec<Vec<f64>> {
-    let rows = x.len() / stack.n;
     let mut inputs = Vec::with_capacity(stack.layers.len());
     let mut at = x.to_vec();
     for k in 0..stack.layers.len() {
         inputs.push(at.clone());
-        single_layer(stack, k).forward_block(&mut at, rows, &mut Workspace::default());
+        single_layer(stack, k).forward_block(&mut at, &mut Workspace::default());
     }
     inputs
+}
+
+/// The same at every pixel of some rows.
+fn invert_channels(layer: &ChannelOrthogonal<f64>, y: &mut [f64], bias: Bias<'_, f64>) {
+    let (channels, pixels) = (layer.channels(), layer.image() * layer.image());
+    let mut values = vec![0.0; channels];
+    for (j, row) in y.chunks_exact_mut(channels * pixels).enumerate() {
+        for p in 0..pixels {
+            for c in 0..channels {
+                values[c] = row[c * pixels + p];
+            }
+            invert_orthogonal(layer.map(), &mut values, bias.column(j));
+            for c in 0..channels {
+                row[c * pixels + p] = values[c];
+            }
+        }
+    }
 }
 
 /// `x = P⁻¹(y − q)` in place: the transpose, refined for what rounding left of orthogonality.
@@ -641,152 +368,6 @@ fn invert_orthogonal(layer: &Orthogonal<f64>, y: &mut [f64], bias: &[f64]) {
     }
 }
 
-fn solve_layer(
-    layer: &MonLip<f64>,
-    single: &Stack<'_, f64>,
-    y: &[f64],
-    start: Option<&[f64]>,
-    goal: Goal,
-    options: &InverseOptions,
-) -> Vec<RowState> {
-    let guess = match start {
-        Some(start) => start.to_vec(),
-        None => first_guess(layer, single, y),
-    };
-    match &options.method {
-        Method::Newton(newton) => newton::solve(single, y, &guess, goal, newton),
-        Method::Auto => auto(layer, single, y, &guess, goal, &Newton::default()),
-        method => match method.first_order() {
-            Some(method) => drive::solve(method, layer, single, y, &guess, goal),
-            None => Vec::new(),
-        },
-    }
-}
-
-/// Newton, and for the rows it gave up on a spell of another method from where it stopped, in turns, within the limit
-/// on iterations of all of them together: the path through the linear pieces where the activation has a kink, else,
-/// and where that gained nothing, Douglas–Rachford.
-///
-/// Every turn has to gain something: [`FRUITLESS`] turns without end it. Numbers out of range end it at once.
-fn auto(
-    layer: &MonLip<f64>,
-    single: &Stack<'_, f64>,
-    y: &[f64],
-    guess: &[f64],
-    goal: Goal,
-    newton: &Newton,
-) -> Vec<RowState> {
-    let n = single.n;
-    let newton_goal = |left: usize| Goal {
-        limit: NEWTON_LIMIT.min(left),
-        ..goal
-    };
-    let mut solved = newton::solve(single, y, guess, newton_goal(goal.limit), newton);
-    for (j, state) in solved.iter_mut().enumerate() {
-        let row = single.rows(j..j + 1);
-        let target = &y[j * n..(j + 1) * n];
-        let (mut spell, mut fruitless) = (500, 0);
-        while matches!(state.report.status, Status::Stalled | Status::MaxIterations) {
-            let (before, bound) = (state.report.iterations, state.report.error_bound);
-            if bound.is_infinite() {
-                // Out of range, which no other method changes.
-                break;
-            }
-            let left = goal.limit.saturating_sub(before);
-            if left == 0 {
-                state.report.status = Status::MaxIterations;
-                break;
-            }
-            // A piece costs as much as n steps of a splitting method.
-            let kinked = layer.activation().is_homogeneous() && fruitless == 0 && n <= newton.krylov_above;
-            let next = if kinked {
-                let spelled = Goal {
-                    limit: left.min(spell / 5),
-                    ..goal
-                };
-                path::follow(layer, &row, target, &state.x, spelled)
-            } else {
-                let spelled = Goal {
-                    limit: left.min(spell),
-                    ..goal
-                };
-                let method = DouglasRachford::default();
-                drive::solve(&method, layer, &row, target, &state.x, spelled).remove(0)
-            };
-            state.go_on(next);
-            let left = goal.limit.saturating_sub(state.report.iterations);
-            if state.report.status != Status::Converged && left > 0 {
-                let next = newton::solve(&row, target, &state.x, newton_goal(left), newton).remove(0);
-                state.go_on(next);
-            }
-            let gained = state.report.error_bound < 0.9 * bound;
-            fruitless = if gained { 0 } else { fruitless + 1 };
-            if state.report.iterations == before || fruitless == FRUITLESS {
-                break;
-            }
-            spell *= 4;
-        }
-    }
-    solved
-}
-
-/// Turns of `Auto` that may go by without a tenth of the error gained.
-const FRUITLESS: usize = 3;
-
-/// Newton steps before `Auto` tries something else.
-const NEWTON_LIMIT: usize = 100;
-
-impl RowState {
-    /// Takes over what a further solve from this state came to, unless it is worse.
-    fn go_on(&mut self, next: RowState) {
-        let before = std::mem::replace(self, next);
-        self.report.iterations += before.report.iterations;
-        let mut trace = before.report.trace;
-        trace.append(&mut self.report.trace);
-        self.report.trace = trace;
-        if before.report.error_bound < self.report.error_bound {
-            self.x = before.x;
-            self.report.residual = before.report.residual;
-            self.report.error_bound = before.report.error_bound;
-        }
-    }
-}
-
-/// `x = (y − F(0))·2/(μ+ν)`: exact for the middle slope.
-fn first_guess(layer: &MonLip<f64>, single: &Stack<'_, f64>, y: &[f64]) -> Vec<f64> {
-    let rows = y.len() / single.n;
-    let mut at = vec![0.0; y.len()];
-    single.forward_block(&mut at, rows, &mut Workspace::default());
-    let slope = 0.5 * (layer.design().mu() + layer.design().nu());
-    y.iter().zip(&at).map(|(y, f)| (y - f) / slope).collect()
-}
-
-/// Certifies one row as well as it can be: the plain evaluation's numbers are given, the accurate one is made if
-/// rounding is all that stands in the way. `reach` says how near the tolerance that has to be: a factor of the
-/// tolerance, and one of the rounding error itself. Returns the residual to go on with, its norm, the bound, and
-/// whether the residual is the accurate one.
-pub(crate) fn certify_row(
-    stack: &Stack<'_, f64>,
-    row: usize,
-    x: &[f64],
-    y: &[f64],
-    plain: (Vec<f64>, f64),
-    goal: &Goal,
-    reach: (f64, f64),
-) -> (Vec<f64>, f64, f64, bool) {
-    let (residual, error) = plain;
-    let size = norm(&residual);
-    let bound = goal.bound(&residual, error);
-    let near = size <= reach.0 * goal.mu * goal.tolerance || size <= reach.1 * error;
-    if bound <= goal.tolerance || !near || !size.is_finite() {
-        return (residual, size, bound, false);
-    }
-    let (sharp, sharp_error) = rounding::accurate_residual(&stack.rows(row..row + 1), x, y);
-    let sharp_size = norm(&sharp);
-    let sharp_bound = goal.bound(&sharp, sharp_error);
-    (sharp, sharp_size, sharp_bound.min(bound), true)
-}
-
 /// `J(x)⁻ᵀ w` for every row.
 pub(crate) fn inverse_vjp(stack: &Stack<'_, f64>, x: &[f64], w: &[f64]) -> Result<Vec<f64>> {
     let n = stack.n;
@@ -804,7 +385,7 @@ pub(crate) fn inverse_vjp(stack: &Stack<'_, f64>, x: &[f64], w: &[f64]) -> Resul
                 w,
                 Direction::Reverse,
                 &Newton::default(),
-                1e-12,
+                (1e-12, usize::MAX),
             ));
         }
         out
@@ -815,45 +396,12 @@ pub(crate) fn inverse_vjp(stack: &Stack<'_, f64>, x: &[f64], w: &[f64]) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activation::Activation;
-    use crate::bounds::Bounds;
-    use crate::monlip::MonLipFree;
-    use crate::random::Rng;
-
-    #[test]
-    fn auto_still_arrives_when_newton_gives_up_at_once() {
-        for distortion in [5.0, 1e3, 1e6] {
-            let bounds = Bounds::from_parts(None, None, Some(distortion)).unwrap();
-            let mut rng = Rng::new(21);
-            let free = MonLipFree::random(5, &[16, 12, 16], bounds, Activation::Relu, 0.5, &mut rng).unwrap();
-            let layer = MonLip::<f64>::from_free(&free).unwrap();
-            let single = Stack::of(&layer);
-            let x = rng.normals(5 * 4);
-            let y = layer.forward(&x).unwrap();
-            // A line search that may not halve, from far away: most is left to the method behind it.
-            let goal = Goal {
-                mu: layer.bounds().mu(),
-                tolerance: 1e-8,
-                limit: 100_000,
-                trace: false,
-                layer: 0,
-            };
-            let guess = vec![1e3; y.len()];
-            let newton = Newton {
-                halvings: 0,
-                ..Default::default()
-            };
-            for row in auto(&layer, &single, &y, &guess, goal, &newton) {
-                assert_eq!(
-                    row.report.status,
-                    Status::Converged,
-                    "distortion {distortion}: {:?}",
-                    row.report
-                );
-                assert!(row.report.iterations > 0);
-            }
-        }
-    }
+    use crate::base::bounds::Bounds;
+    use crate::base::random::Rng;
+    use crate::base::rounding::norm;
+    use crate::layers::activation::Activation;
+    use crate::layers::monlip::{MonLip, MonLipFree};
+    use crate::networks::map::BiLipschitz;
 
     #[test]
     fn krylov_and_dense_newton_agree() {

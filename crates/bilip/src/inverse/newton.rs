@@ -9,10 +9,14 @@ use faer::linalg::solvers::Solve;
 use faer::{Mat, MatRef};
 
 use super::krylov::gmres;
-use super::{Goal, RowReport, RowState, Status, TracePoint, certify_row};
-use crate::error::{Error, Result};
-use crate::map::{Direction, Stack, Workspace};
-use crate::rounding::{EvaluateBuffers, evaluate_block, norm};
+use super::report::{RowReport, Status, TracePoint};
+use super::state::{Goal, RowState, certify_row};
+use crate::base::error::{Error, Result};
+use crate::base::rounding::norm;
+use crate::layers::bias::RowBiases;
+use crate::layers::evaluate::{EvaluateBuffers, evaluate_block};
+use crate::layers::layer::Direction;
+use crate::layers::stack::{Stack, Workspace};
 
 /// Settings of semismooth Newton.
 ///
@@ -49,6 +53,9 @@ impl Newton {
 /// Accepts a step of length t when the residual falls below `(1 − SUFFICIENT·t)` of itself.
 const SUFFICIENT: f64 = 1e-4;
 
+/// Products with the Jacobian that a Krylov solve may take.
+const PRODUCTS: usize = 1_000;
+
 struct Row {
     /// Index among the rows of the stack's batch.
     index: usize,
@@ -61,6 +68,8 @@ struct Row {
     floor: f64,
     sharp: bool,
     iterations: usize,
+    /// How exactly the next step is solved for where that takes an iteration (Eisenstat and Walker 1996).
+    forcing: f64,
     best: (f64, Vec<f64>, f64),
     without_progress: usize,
     trace: Vec<TracePoint>,
@@ -113,7 +122,7 @@ pub(super) fn solve(
         if active.is_empty() {
             break;
         }
-        let directions = newton_directions(stack, &active, settings, &mut workspace);
+        let directions = newton_directions(stack, &active, settings, &goal, &mut workspace);
 
         // Backtracking, all rows in one evaluation a trial.
         let mut open: Vec<usize> = (0..active.len()).collect();
@@ -200,6 +209,7 @@ impl Row {
             floor: 0.0,
             sharp: false,
             iterations: 0,
+            forcing: 0.1,
             without_progress: 0,
             trace: Vec::new(),
         };
@@ -216,8 +226,9 @@ impl Row {
         goal: &Goal,
     ) {
         self.iterations += 1;
-        let before = self.best.0;
+        let (before, size) = (self.best.0, self.size);
         self.take(stack, x, y, plain, goal);
+        self.forcing = (0.9 * (self.size / size).powi(2)).clamp(1e-6, 0.1);
         if self.best.0 <= 0.5 * before {
             self.without_progress = 0;
         } else {
@@ -297,7 +308,7 @@ fn residuals(
 
 /// The stack for some rows of its batch, in the order given.
 fn select<'a>(stack: &Stack<'a, f64>, indices: &[usize]) -> Stack<'a, f64> {
-    let biases = stack.biases.as_ref().map(|b| crate::bias::RowBiases {
+    let biases = stack.biases.as_ref().map(|b| RowBiases {
         layers: b
             .layers
             .iter()
@@ -329,6 +340,7 @@ fn newton_directions(
     stack: &Stack<'_, f64>,
     active: &[Row],
     settings: &Newton,
+    goal: &Goal,
     workspace: &mut Workspace<f64>,
 ) -> Vec<Vec<f64>> {
     let n = stack.n;
@@ -338,7 +350,10 @@ fn newton_directions(
             .map(|row| {
                 let single = stack.rows(row.index..row.index + 1);
                 let minus: Vec<f64> = row.residual.iter().map(|r| -r).collect();
-                linear_solve(&single, &row.x, &minus, Direction::Forward, settings, 1e-4)
+                let enough = 0.1 * goal.mu * goal.tolerance / row.size;
+                let tolerance = row.forcing.max(enough).min(0.5);
+                let limits = (tolerance, PRODUCTS);
+                linear_solve(&single, &row.x, &minus, Direction::Forward, settings, limits)
             })
             .collect();
     }
@@ -364,14 +379,15 @@ fn dense_solve(matrix: MatRef<'_, f64>, rhs: &[f64], sign: f64) -> Vec<f64> {
     (0..n).map(|i| x[(i, 0)]).collect()
 }
 
-/// Solves `J(x) v = rhs`, or `J(x)ᵀ v = rhs`, for the single row of the stack's batch.
+/// Solves `J(x) v = rhs`, or `J(x)ᵀ v = rhs`, for the single row of the stack's batch: by LU, or by GMRES to a relative
+/// tolerance within a number of products.
 pub(super) fn linear_solve(
     stack: &Stack<'_, f64>,
     x: &[f64],
     rhs: &[f64],
     direction: Direction,
     settings: &Newton,
-    tolerance: f64,
+    (tolerance, products): (f64, usize),
 ) -> Vec<f64> {
     let n = stack.n;
     let mut workspace = Workspace::default();
@@ -389,6 +405,6 @@ pub(super) fn linear_solve(
         },
         rhs,
         tolerance,
-        4 * n + 100,
+        (4 * n + 100).min(products),
     )
 }

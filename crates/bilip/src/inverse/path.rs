@@ -9,12 +9,15 @@
 //! which also are the rows on which first-order methods take very long.
 
 use faer::linalg::solvers::Solve;
-use faer::{Mat, MatMut, MatRef};
+use faer::{Mat, MatRef};
 
-use super::{Goal, RowReport, RowState, Status, TracePoint, certify_row};
-use crate::map::Stack;
-use crate::monlip::{Buffers, MonLip};
-use crate::rounding::{EvaluateBuffers, evaluate_block, norm};
+use super::report::{RowReport, Status, TracePoint};
+use super::state::{Goal, RowState, certify_row};
+use crate::base::rounding::norm;
+use crate::layers::evaluate::{EvaluateBuffers, evaluate_block};
+use crate::layers::layer::{Buffers, Direction};
+use crate::layers::monotone::{Monotone, hidden_pass};
+use crate::layers::stack::Stack;
 
 /// Pieces of no length in a row that count as a corner that rounding does not resolve.
 const CORNER: usize = 40;
@@ -23,7 +26,7 @@ const CORNER: usize = 40;
 ///
 /// The activation has to be piecewise linear with its kink at zero.
 pub(super) fn follow(
-    layer: &MonLip<f64>,
+    layer: &dyn Monotone,
     single: &Stack<'_, f64>,
     y: &[f64],
     start: &[f64],
@@ -31,15 +34,20 @@ pub(super) fn follow(
 ) -> RowState {
     let n = single.n;
     let bias = single.bias(0);
-    let bias = bias.column(0);
-    let activation = layer.activation();
+    let bias = layer.per_hidden_number(bias.column(0));
+    let activation = layer.sigma();
     let slope = |positive: bool| activation.derivative(if positive { 1.0 } else { -1.0 });
     let mut buffers = (EvaluateBuffers::default(), Buffers::default());
     let mut x = start.to_vec();
-    let mut pre = hidden_pass(layer, &x, |i, v| {
-        let v = v + bias[i];
-        (v, activation.value(v))
-    });
+    let preactivations = |x: &[f64]| {
+        let mut kept = vec![0.0; bias.len()];
+        hidden_pass(layer, column(x), |_, i, v| {
+            kept[i] = v + bias[i];
+            activation.value(kept[i])
+        });
+        kept
+    };
+    let mut pre = preactivations(&x);
     let mut positive: Vec<bool> = pre.iter().map(|v| *v > 0.0).collect();
     let mut best: Option<(f64, f64, Vec<f64>)> = None;
     let mut trace = Vec::new();
@@ -79,20 +87,25 @@ pub(super) fn follow(
 
         // The piece's Jacobian, column by column, and the way through it.
         let slopes = Mat::from_fn(positive.len(), 1, |i, _| slope(positive[i]));
-        let identity = Mat::<f64>::identity(n, n);
+        let identity: Vec<f64> = (0..n * n).map(|i| f64::from(i % (n + 1) == 0)).collect();
         let mut jacobian = vec![0.0; n * n];
-        layer.jvp_cols(
+        layer.linear_cols(
             slopes.as_ref(),
-            identity.as_ref(),
-            MatMut::from_column_major_slice_mut(&mut jacobian, n, n),
+            &identity,
+            &mut jacobian,
             n,
+            Direction::Forward,
             &mut buffers.1,
         );
         let step = MatRef::from_column_major_slice(&jacobian, n, n)
             .partial_piv_lu()
             .solve(Mat::from_fn(n, 1, |i, _| -residual[i]));
         let step: Vec<f64> = (0..n).map(|i| step[(i, 0)]).collect();
-        let change = hidden_pass(layer, &step, |i, v| (v, slope(positive[i]) * v));
+        let mut change = vec![0.0; bias.len()];
+        hidden_pass(layer, column(&step), |_, i, v| {
+            change[i] = v;
+            slope(positive[i]) * v
+        });
         let (mut length, mut crossing) = (1.0, None);
         for i in 0..positive.len() {
             let leaves = if positive[i] {
@@ -130,10 +143,7 @@ pub(super) fn follow(
             }
             // The end of the line: what is left is rounding. Signs are taken from where x really is.
             None => {
-                pre = hidden_pass(layer, &x, |i, v| {
-                    let v = v + bias[i];
-                    (v, activation.value(v))
-                });
+                pre = preactivations(&x);
                 positive = pre.iter().map(|v| *v > 0.0).collect();
             }
         }
@@ -153,24 +163,6 @@ pub(super) fn follow(
     }
 }
 
-/// One pass through the hidden units: `each(i, √(2γ)Sx + Vz)` returns what to keep of unit `i` and what it passes on.
-fn hidden_pass(layer: &MonLip<f64>, x: &[f64], each: impl Fn(usize, f64) -> (f64, f64)) -> Vec<f64> {
-    let w = &*layer.weights;
-    let (gain_in, _) = layer.gains();
-    let x = MatRef::from_column_major_slice(x, x.len(), 1);
-    let mut kept = Vec::with_capacity(layer.hidden());
-    let mut before = Mat::<f64>::zeros(0, 1);
-    for (k, &m) in w.units.iter().enumerate() {
-        let mut at = w.s.as_ref().subrows(w.offsets[k], m) * x * faer::Scale(gain_in);
-        if k > 0 {
-            at += &w.v[k - 1] * &before;
-        }
-        for i in 0..m {
-            let (keep, pass) = each(w.offsets[k] + i, at[(i, 0)]);
-            kept.push(keep);
-            at[(i, 0)] = pass;
-        }
-        before = at;
-    }
-    kept
+fn column(x: &[f64]) -> MatRef<'_, f64> {
+    MatRef::from_column_major_slice(x, x.len(), 1)
 }
