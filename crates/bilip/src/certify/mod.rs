@@ -40,6 +40,8 @@ pub enum LayerKind {
     MonLip,
     /// A change of variables by powers of two.
     Scaling,
+    /// A convolution of bounded norm.
+    Convolution,
 }
 
 /// What has been proved of one layer's stored weights.
@@ -95,6 +97,7 @@ impl LayerCertificate {
                 LayerKind::Orthogonal => "orthogonal layer".into(),
                 LayerKind::MonLip => "monotone layer".into(),
                 LayerKind::Scaling => "change of variables".into(),
+                LayerKind::Convolution => "convolution".into(),
             },
             reason: match self.margin == -f64::MAX {
                 true => "the weights are far from the condition".into(),
@@ -117,6 +120,18 @@ impl LayerCertificate {
             holds: proved.implies(design),
             margin,
             proved,
+        }
+    }
+
+    /// That of a convolution with a claimed and a proved bound on its norm.
+    pub(crate) fn of_convolution(claimed: f64, norm: f64) -> Self {
+        LayerCertificate {
+            kind: LayerKind::Convolution,
+            // A convolution claims nothing from below, for which bounds have no number; a layer's design is not empty.
+            design: Bounds::new(f64::min(claimed, 1.0) * 1e-99, claimed).unwrap_or(Bounds::ISOMETRY),
+            holds: norm <= claimed,
+            margin: (claimed - norm).max(-f64::MAX),
+            proved: Proved::new(0.0, norm),
         }
     }
 
@@ -143,6 +158,8 @@ pub struct Certificate {
     holds: bool,
     proved: Proved,
     pl_constant: Option<f64>,
+    /// A Lipschitz bound of the whole, where the other bounds are those of each block.
+    lipschitz: Option<f64>,
     layers: Vec<LayerCertificate>,
 }
 
@@ -154,6 +171,28 @@ impl Certificate {
             holds: proved.implies(claim),
             proved,
             pl_constant: None,
+            lipschitz: None,
+            layers,
+        }
+    }
+
+    /// That of a map of which only the blocks are bi-Lipschitz, with a Lipschitz bound of the whole.
+    pub(crate) fn of_blocks(
+        layers: Vec<LayerCertificate>,
+        blocks: &[Proved],
+        claim: Claimed,
+        lipschitz: f64,
+    ) -> Self {
+        let low = blocks.iter().map(|b| b.mu()).fold(f64::INFINITY, f64::min);
+        let high = blocks.iter().map(|b| b.nu()).fold(0.0, f64::max);
+        let proved = Proved::new(low, high);
+        let convolutions = (layers.iter()).filter(|l| l.kind == LayerKind::Convolution);
+        Certificate {
+            claim,
+            holds: proved.implies(claim) && convolutions.into_iter().all(|l| l.holds),
+            proved,
+            pl_constant: None,
+            lipschitz: Some(lipschitz),
             layers,
         }
     }
@@ -202,17 +241,35 @@ impl Certificate {
         self.pl_constant
     }
 
+    /// For a feature map of images, a proved Lipschitz bound of the whole; the other bounds are then those of each of
+    /// its bi-Lipschitz blocks.
+    pub fn lipschitz(&self) -> Option<f64> {
+        self.lipschitz
+    }
+
     /// The layers' certificates, in order of application.
     pub fn layers(&self) -> &[LayerCertificate] {
         &self.layers
     }
 }
 
+/// A number of JSON that may be infinite.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct JsonNumber(#[serde(with = "json")] f64);
+
+/// The JSON of claimed bounds; those of a convolution have μ = 0.
+#[derive(Serialize)]
+struct ClaimJson {
+    mu: f64,
+    nu: f64,
+}
+
 /// The JSON of a layer's certificate.
 #[derive(Serialize)]
 struct LayerJson {
     kind: LayerKind,
-    claimed: Bounds,
+    claimed: ClaimJson,
     holds: bool,
     margin: f64,
     certified_mu: f64,
@@ -224,7 +281,13 @@ impl Serialize for LayerCertificate {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         LayerJson {
             kind: self.kind,
-            claimed: self.design,
+            claimed: ClaimJson {
+                mu: match self.kind {
+                    LayerKind::Convolution => 0.0,
+                    _ => self.design.mu(),
+                },
+                nu: self.design.nu(),
+            },
             holds: self.holds,
             margin: self.margin,
             certified_mu: self.proved.mu(),
@@ -247,6 +310,8 @@ impl Serialize for Certificate {
             certified_nu: f64,
             #[serde(skip_serializing_if = "Option::is_none")]
             pl_constant: Option<f64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            lipschitz: Option<JsonNumber>,
             layers: &'a [LayerCertificate],
         }
         Json {
@@ -257,6 +322,7 @@ impl Serialize for Certificate {
             certified_mu: self.proved.mu(),
             certified_nu: self.proved.nu(),
             pl_constant: self.pl_constant,
+            lipschitz: self.lipschitz.map(JsonNumber),
             layers: &self.layers,
         }
         .serialize(serializer)
@@ -268,7 +334,12 @@ impl std::fmt::Display for Certificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "claimed: mu >= {}, nu <= {}: {}",
+            "claimed{}: mu >= {}, nu <= {}: {}",
+            if self.lipschitz.is_some() {
+                " of each block"
+            } else {
+                ""
+            },
             at_least(self.claim.mu(), 17),
             at_most(self.claim.nu(), 17),
             if self.holds { "proved" } else { "NOT proved" }
@@ -286,6 +357,13 @@ impl std::fmt::Display for Certificate {
         }
         if let Some(pl) = self.pl_constant {
             writeln!(f, "  Polyak-Lojasiewicz constant >= {}", at_least(pl, 17))?;
+        }
+        if let Some(lipschitz) = self.lipschitz {
+            writeln!(
+                f,
+                "  Lipschitz bound of the features <= {}",
+                at_most(lipschitz, 7)
+            )?;
         }
         for (k, layer) in self.layers.iter().enumerate() {
             write!(f, "  layer {k}: ")?;
@@ -309,6 +387,14 @@ impl std::fmt::Display for Certificate {
                         f,
                         "monotone, condition missed by <= {}",
                         at_most(-layer.margin, 3)
+                    )?;
+                }
+                LayerKind::Convolution => {
+                    writeln!(
+                        f,
+                        "convolution, norm <= {}{}",
+                        at_most(layer.proved.nu(), 7),
+                        if layer.holds { "" } else { ", more than claimed" }
                     )?;
                 }
                 LayerKind::Scaling => {

@@ -5,6 +5,7 @@ pub(crate) mod bias;
 pub(crate) mod cayley;
 pub(crate) mod channels;
 pub(crate) mod conv;
+pub(crate) mod convolution;
 pub(crate) mod evaluate;
 pub(crate) mod gp;
 pub(crate) mod layer;

@@ -117,7 +117,8 @@ impl<T: Real> BiLipNet<T> {
     ) -> Result<Self> {
         check_count(orthogonal.len(), monotone.len())?;
         let shares: Vec<Bounds> = monotone.iter().map(|m| m.bounds).collect();
-        let inner = inner_bounds(&orthogonal, &shares, bounds)?;
+        let isometries: Vec<Proved> = orthogonal.iter().map(|l| l.bounds()).collect();
+        let inner = inner_bounds::<T>(&isometries, &shares, bounds)?;
         let monotone = monotone
             .iter()
             .zip(inner)
@@ -298,8 +299,8 @@ fn check_count(orthogonal: usize, monotone: usize) -> Result<()> {
 }
 
 /// Bounds for the monotone layers, inside their shares by just enough that the whole product proves `claim`.
-fn inner_bounds<T: Real>(
-    orthogonal: &[Orthogonal<T>],
+pub(crate) fn inner_bounds<T: Real>(
+    orthogonal: &[Proved],
     shares: &[Bounds],
     claim: Bounds,
 ) -> Result<Vec<Bounds>> {
@@ -316,7 +317,7 @@ fn inner_bounds<T: Real>(
     };
     let isometries = orthogonal
         .iter()
-        .map(|l| l.bounds().bounds().ok_or_else(too_far))
+        .map(|l| l.bounds().ok_or_else(too_far))
         .collect::<Result<Vec<Bounds>>>()?;
     let product = |f: &dyn Fn(&Bounds) -> f64| shares.iter().map(f).product::<f64>();
     let (mu, nu) = (product(&|b| b.mu()), product(&|b| b.nu()));

@@ -33,19 +33,7 @@ impl<T: Real> Classifier<T> {
         if inputs == 0 || inputs > n {
             return Err(Error::shape("inputs", format!("between 1 and {n}"), inputs));
         }
-        if head.features().inputs() != n {
-            return Err(Error::shape("inputs of the head", n, head.features().inputs()));
-        }
-        if head.outputs() < 2 {
-            return Err(Error::shape("classes", "at least 2", head.outputs()));
-        }
-        if !(factor >= 0.0 && factor.is_finite()) {
-            return Err(Error::setting(
-                "factor",
-                factor,
-                "must be finite and not negative",
-            ));
-        }
+        check_head(&head, n, factor)?;
         Ok(Classifier {
             net,
             inputs,
@@ -112,6 +100,24 @@ impl<T: Real> Classifier<T> {
         }
         Ok(out)
     }
+}
+
+/// Whether a head fits a feature map of n outputs.
+pub(crate) fn check_head(head: &GpHead, n: usize, factor: f64) -> Result<()> {
+    if head.features().inputs() != n {
+        return Err(Error::shape("inputs of the head", n, head.features().inputs()));
+    }
+    if head.outputs() < 2 {
+        return Err(Error::shape("classes", "at least 2", head.outputs()));
+    }
+    if !(factor >= 0.0 && factor.is_finite()) {
+        return Err(Error::setting(
+            "factor",
+            factor,
+            "must be finite and not negative",
+        ));
+    }
+    Ok(())
 }
 
 /// Rows with zeros after them.

@@ -4,6 +4,7 @@ mod derivatives;
 mod exact;
 mod golden;
 mod hardening;
+mod images;
 mod inverse;
 mod model;
 mod properties;

@@ -292,6 +292,12 @@ impl<T: Real> Fourier<T> {
     }
 }
 
+/// Number of frequencies that are kept for images of a side: half of all, and half of those that are real.
+pub(crate) fn frequency_count(size: usize) -> usize {
+    let real = if size.is_multiple_of(2) { 4 } else { 1 };
+    (size * size + real) / 2
+}
+
 fn set<T: Real>(to: &mut Mat<T>, a: MatRef<'_, T>, b: MatRef<'_, T>, factor: T) {
     matmul(to.as_mut(), Accum::Replace, a, b, factor, Par::Seq);
 }

@@ -157,6 +157,23 @@ impl<T: Real> ConvMonLip<T> {
         })
     }
 
+    /// A layer from stored weights, of which nothing is proved yet: that happens when its bounds are first asked for.
+    ///
+    /// # Errors
+    /// As for free parameters, and where the weights at a real frequency are not real.
+    pub(crate) fn unproved(explicit: ConvExplicit<T>) -> Result<Self> {
+        let layer = Self::assemble(explicit, Late::empty())?;
+        for (f, weights) in layer.explicit.frequencies.iter().enumerate() {
+            let zero = |m: &Complex<T>| m.im.col_iter().all(|c| c.iter().all(|v| *v == T::zero()));
+            if layer.fourier.is_real(f) && !(zero(&weights.s) && weights.v.iter().all(zero)) {
+                return Err(Error::file(format!(
+                    "weights at frequency {f} of a layer on images have to be real"
+                )));
+            }
+        }
+        Ok(layer)
+    }
+
     /// Number of input and output channels.
     pub fn channels(&self) -> usize {
         self.explicit.output_bias.len()
