@@ -1,7 +1,6 @@
 //! Convolutions of bounded norm.
 
-use bilip::faer::Mat;
-use bilip::{Kernels, Rng, spectral_norm_bound};
+use bilip::{Convolution, Real, Rng};
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
@@ -217,49 +216,30 @@ impl<B: Backend> NormalizedConv<B> {
         self.bound
     }
 
-    /// A proved bound on the norm of the scaled convolution, computed from the parameters in f64: that of the circular one on images with room for the zeros,
-    /// frequency by frequency.
+    /// The scaled convolution with explicit kernels.
     ///
-    /// With stride 2, the four frequencies that fall together after thinning make one matrix of half their norm.
+    /// # Errors
+    /// When a weight is not a finite number.
+    pub fn freeze<T: Real>(&self) -> Result<Convolution<T>> {
+        let norm = self.norm().to_data().iter::<f64>().next().unwrap_or(f64::NAN);
+        let factor = 1.0 / (norm / self.bound).max(1.0);
+        let weight = self.weight.val().to_data();
+        let weight = weight.iter::<f64>().map(|v| T::round_from(v * factor)).collect();
+        Ok(Convolution::new(
+            self.channels(),
+            self.size(),
+            self.kernel(),
+            self.stride,
+            weight,
+        )?)
+    }
+
+    /// A proved bound on the norm of the scaled convolution, see [`Convolution::norm_bound`].
     ///
     /// # Errors
     /// When a weight is not a finite number.
     pub fn certified_norm(&self) -> Result<f64> {
-        let [outputs, inputs, _, _] = self.weight.val().dims();
-        let numbers = |t: Tensor<B, 1>| t.to_data().iter::<f64>().next().unwrap_or(f64::NAN);
-        let norm = numbers(self.norm());
-        let factor = 1.0 / (norm / self.bound).max(1.0);
-        let values: Vec<f64> = self
-            .weight
-            .val()
-            .to_data()
-            .iter::<f64>()
-            .map(|v| v * factor)
-            .collect();
-        // The convolution is a correlation, with the kernel turned round: the norm is the same.
-        let kernels = Kernels::new(outputs, inputs, self.kernel(), values)?;
-        let torus = (self.size() + self.kernel() - 1).next_multiple_of(self.stride);
-        let coarse = torus / self.stride;
-        let mut largest = 0.0f64;
-        // Conjugate frequencies have the same norm.
-        for i in 0..=coarse / 2 {
-            for j in 0..coarse {
-                let parts: Vec<Mat<f64>> = (0..self.stride * self.stride)
-                    .map(|k| {
-                        let (a, b) = (k / self.stride, k % self.stride);
-                        kernels.embedded_at((i + a * coarse, j + b * coarse), torus)
-                    })
-                    .collect();
-                let width = 2 * inputs;
-                let share = 1.0 / self.stride as f64;
-                let joined = Mat::from_fn(2 * outputs, width * parts.len(), |r, c| {
-                    share * parts[c / width][(r, c % width)]
-                });
-                largest = largest.max(spectral_norm_bound(joined.as_ref()));
-            }
-        }
-        // Entries of the transform are off by a few units in the last place.
-        Ok(largest * (1.0 + 1e-9))
+        Ok(self.freeze::<f64>()?.norm_bound()?)
     }
 }
 

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use bilip::{Bounds, Rng};
+use bilip::faer::Mat;
+use bilip::{Bounds, ImageStep, Real, Rng};
 use burn::module::{Module, Param};
 use burn::nn::{BatchNorm, BatchNormConfig};
 use burn::tensor::activation::relu;
@@ -146,6 +147,44 @@ impl<B: Backend> ConvFeatures<B> {
             }
         }
         x
+    }
+
+    /// The certified explicit feature map: every block with its bounds, every convolution with the norm that is proved.
+    ///
+    /// # Errors
+    /// When a parameter is not a finite number.
+    pub fn freeze<T: Real>(&self) -> Result<bilip::ImageFeatures<T>> {
+        let mut steps = Vec::new();
+        for (k, convolution) in self.convolutions.iter().enumerate() {
+            let frozen = convolution.freeze::<T>()?;
+            let norm = frozen.norm_bound()?;
+            steps.push(ImageStep::Convolution(frozen, norm));
+            if let Some(block) = k.checked_sub(1).and_then(|k| self.blocks.get(k)) {
+                steps.push(ImageStep::Block(block.freeze()?));
+            }
+        }
+        // Batch normalization with its moving statistics is one factor and one shift per channel.
+        let numbers = |t: Tensor<B, 1>| t.to_data().iter::<f64>().collect::<Vec<_>>();
+        let (gamma, beta) = (numbers(self.norm.gamma.val()), numbers(self.norm.beta.val()));
+        let (mean, variance) = (
+            numbers(self.norm.running_mean.value_sync()),
+            numbers(self.norm.running_var.value_sync()),
+        );
+        let scale: Vec<f64> = (gamma.iter().zip(&variance))
+            .map(|(g, v)| g / (v + self.norm.epsilon).sqrt())
+            .collect();
+        let shift = (beta.iter().zip(&scale).zip(&mean)).map(|((b, s), m)| T::round_from(b - s * m));
+        let [channels, outputs] = self.projection.val().dims();
+        let projection: Vec<f64> = self.projection.val().to_data().iter::<f64>().collect();
+        Ok(bilip::ImageFeatures::new(
+            steps,
+            scale.iter().map(|s| T::round_from(*s)).collect(),
+            shift.collect(),
+            Mat::from_fn(outputs, channels, |i, j| {
+                T::round_from(projection[j * outputs + i])
+            }),
+            self.config.bounds,
+        )?)
     }
 
     /// The features.

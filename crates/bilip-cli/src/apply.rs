@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use bilip::{Inverse, InverseOptions, RowReport, Status, at_most};
+use bilip::{Inverse, InverseOptions, Precision, RowReport, Status, at_most};
 use bilip_burn::Progress;
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub fn eval(args: &args::Eval) -> Result<Outcome> {
     let p = spread(p, model.parameters(), table.rows())?;
     let y = model.evaluate(&x, &p)?;
     let names = model.targets();
-    let decisions: Option<Vec<String>> = model.classes().map(|classes| {
+    let decisions: Option<Vec<String>> = model.class_names().map(|classes| {
         y.chunks_exact(names.len())
             .map(|row| {
                 let likeliest = (0..classes.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
@@ -47,7 +47,7 @@ pub fn eval(args: &args::Eval) -> Result<Outcome> {
         names: &names,
         values: &y,
         // The process of a classifier is in double precision.
-        single: model.single() && decisions.is_none(),
+        single: (model.precision() == Precision::F32) && decisions.is_none(),
         words: decisions.as_deref().map(|d| ("class", d)),
         more: Vec::new(),
     }
@@ -72,7 +72,7 @@ const BLOCK: usize = 16_384;
 
 /// Inverts rows in blocks, with progress where there are many.
 fn invert_rows(model: &Loaded, y: &[f64], p: &[f64], options: &InverseOptions) -> Result<Inverse> {
-    let (n, parameters) = (model.n(), model.parameters());
+    let (n, parameters) = (model.dim(), model.parameters());
     let rows = y.len() / n;
     let mut all = Inverse {
         x: Vec::with_capacity(y.len()),
@@ -82,7 +82,7 @@ fn invert_rows(model: &Loaded, y: &[f64], p: &[f64], options: &InverseOptions) -
     for start in (0..rows).step_by(BLOCK) {
         let range = start..(start + BLOCK).min(rows);
         let p = &p[range.start * parameters..range.end * parameters];
-        let block = model.inverse(&y[range.start * n..range.end * n], p, options)?;
+        let block = model.invert(&y[range.start * n..range.end * n], p, options)?;
         all.x.extend(block.x);
         all.rows.extend(block.rows);
         progress.advance(&format!("{} rows done", range.end));

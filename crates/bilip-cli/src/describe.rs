@@ -1,7 +1,7 @@
 //! `certify` and `inspect`: what is proved of a model, and what it holds.
 
 use anyhow::{Context, Result};
-use bilip::{BiLipNet, BiLipschitz, Model, MonLip, Network, Real, Stored};
+use bilip::{BiLipNet, BiLipschitz, ImageStep, Model, MonLip, Network, Real, Stored};
 use serde_json::json;
 
 use crate::Outcome;
@@ -96,16 +96,84 @@ fn layers<T: Real>(network: &Network<T>) -> (Vec<String>, usize) {
         Network::PartialPlNet(f) => partial(f.net()),
         Network::Classifier(c) => {
             let (mut text, mut count) = net(c.net());
-            let d = c.head().features().count();
-            text.push(format!(
-                "Gaussian process: {d} random features, {} classes",
-                c.classes()
-            ));
-            count += d * (c.net().dim() + 1 + c.classes()) + c.classes() + d * (d + 1) / 2;
+            let (process, weights) = process(c.head(), c.net().dim());
+            text.push(process);
+            count += weights;
             (text, count)
+        }
+        Network::ConvBiLipNet(g) => images(&[Step::Block(g)]),
+        Network::ImageFeatures(f) => features(f),
+        Network::ImageClassifier(c) => {
+            let (mut text, count) = features(c.features());
+            let (process, weights) = process(c.head(), c.features().outputs());
+            text.push(process);
+            (text, count + weights)
         }
         _ => (Vec::new(), 0),
     }
+}
+
+enum Step<'a, T> {
+    Block(&'a bilip::ConvBiLipNet<T>),
+    Convolution(&'a bilip::Convolution<T>, f64),
+}
+
+fn features<T: Real>(f: &bilip::ImageFeatures<T>) -> (Vec<String>, usize) {
+    let steps: Vec<Step<'_, T>> = (f.steps().iter())
+        .filter_map(|step| match step {
+            ImageStep::Block(net) => Some(Step::Block(net)),
+            ImageStep::Convolution(c, bound) => Some(Step::Convolution(c, *bound)),
+            _ => None,
+        })
+        .collect();
+    let (mut text, count) = images(&steps);
+    let channels = f.projection().ncols();
+    text.push(format!(
+        "channels scaled, relu, mean over the image, {channels} to {} outputs",
+        f.outputs()
+    ));
+    (text, count + channels * (2 + f.outputs()))
+}
+
+fn images<T: Real>(steps: &[Step<'_, T>]) -> (Vec<String>, usize) {
+    let (mut text, mut count) = (Vec::new(), 0);
+    for step in steps {
+        match step {
+            Step::Convolution(c, bound) => {
+                let ([inputs, outputs], kernel) = (c.channels(), c.kernel());
+                text.push(format!(
+                    "convolution: {inputs} to {outputs} channels, {kernel}x{kernel}, stride {}, norm {bound}",
+                    c.stride()
+                ));
+                count += c.weight().len();
+            }
+            Step::Block(net) => {
+                let (c, s) = (net.channels(), net.image());
+                for l in net.monotone() {
+                    let b = l.design();
+                    text.push(format!(
+                        "monotone on images: {c} channels {s}x{s}, hidden channels {:?}, {}, bounds ({}, {})",
+                        l.units(),
+                        l.activation(),
+                        b.mu(),
+                        b.nu()
+                    ));
+                    text.push(format!("orthogonal: {c}x{c} at every pixel"));
+                    count += l.weights() + c * (c + 1);
+                }
+            }
+        }
+    }
+    (text, count)
+}
+
+/// The process of a classifier in words, and its numbers.
+fn process(head: &bilip::GpHead, inputs: usize) -> (String, usize) {
+    let (d, classes) = (head.features().count(), head.outputs());
+    (
+        format!("Gaussian process: {d} random features, {classes} classes"),
+        d * (inputs + 1 + classes) + classes + d * (d + 1) / 2,
+    )
 }
 
 fn numbers<T: Real>(values: &[T]) -> Vec<f64> {
@@ -118,13 +186,13 @@ pub fn inspect(args: &args::Inspect) -> Result<Outcome> {
         Stored::F32(n) => layers(n),
         Stored::F64(n) => layers(n),
     };
-    let precision = if model.single() { "f32" } else { "f64" };
+    let precision = model.precision().to_string();
     let stored = model.model.stored_certificate();
     if args.json {
         let report = json!({
-            "kind": model.kind(),
+            "kind": model.kind_name(),
             "precision": precision,
-            "n": model.n(),
+            "n": model.dim(),
             "parameters": model.parameters(),
             "inputs": model.inputs(),
             "targets": model.targets(),
@@ -136,7 +204,7 @@ pub fn inspect(args: &args::Inspect) -> Result<Outcome> {
         print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
         return Ok(Outcome::Done);
     }
-    let mut text = format!("{}, {precision}, {count} stored weights\n", model.kind());
+    let mut text = format!("{}, {precision}, {count} stored weights\n", model.kind_name());
     text += &format!("  inputs      {}\n", list(&model.inputs()));
     if model.parameters() > 0 {
         text += &format!("  parameters  {}\n", list(&model.parameter_names()));

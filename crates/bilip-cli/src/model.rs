@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use bilip::{BiLipschitz, Inverse, InverseOptions, Minimum, Model, Network, Real, Stored};
+use bilip::Model;
 
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -14,6 +14,15 @@ use crate::text;
 pub struct Loaded {
     pub shown: String,
     pub model: Model,
+}
+
+/// A loaded model does what a model does.
+impl std::ops::Deref for Loaded {
+    type Target = Model;
+
+    fn deref(&self) -> &Model {
+        &self.model
+    }
 }
 
 impl Loaded {
@@ -41,83 +50,15 @@ impl Loaded {
         }
     }
 
-    /// Whether the weights are single precision.
-    pub fn single(&self) -> bool {
-        matches!(self.model.network, Stored::F32(_))
-    }
-
-    pub fn kind(&self) -> &'static str {
-        match &self.model.network {
-            Stored::F32(n) => n.kind_name(),
-            Stored::F64(n) => n.kind_name(),
-        }
-    }
-
-    pub fn n(&self) -> usize {
-        self.model.dim()
-    }
-
-    /// Number of parameters p; zero unless the model is partial.
-    pub fn parameters(&self) -> usize {
-        fn of<T: Real>(network: &Network<T>) -> usize {
-            match network {
-                Network::PartialBiLipNet(g) => g.parameters(),
-                Network::PartialPlNet(f) => f.net().parameters(),
-                _ => 0,
-            }
-        }
-        match &self.model.network {
-            Stored::F32(n) => of(n),
-            Stored::F64(n) => of(n),
-        }
-    }
-
-    /// Whether the model is a scalar with a minimum.
-    pub fn is_potential(&self) -> bool {
-        fn of<T: Real>(network: &Network<T>) -> bool {
-            matches!(network, Network::PlNet(_) | Network::PartialPlNet(_))
-        }
-        match &self.model.network {
-            Stored::F32(n) => of(n),
-            Stored::F64(n) => of(n),
-        }
-    }
-
-    /// The distance to a minimum that makes sense: a hundred-millionth of the largest unit that inputs are divided by.
-    pub fn natural_tolerance(&self) -> f64 {
-        fn of<T: Real>(network: &Network<T>) -> f64 {
-            let net = match network {
-                Network::PlNet(f) => f.net(),
-                Network::PartialPlNet(f) => f.net().net(),
-                _ => return 1.0,
-            };
-            let scale = net.input().map_or(&[][..], |s| s.scale());
-            scale.iter().map(|d| 1.0 / d.as_f64()).fold(1.0, f64::max)
-        }
-        1e-8 * match &self.model.network {
-            Stored::F32(n) => of(n),
-            Stored::F64(n) => of(n),
-        }
-    }
-
     /// The names of the classes, if the model has classes.
-    pub fn classes(&self) -> Option<Vec<String>> {
-        fn of<T: Real>(network: &Network<T>) -> Option<usize> {
-            match network {
-                Network::Classifier(c) => Some(c.classes()),
-                _ => None,
-            }
-        }
-        let count = match &self.model.network {
-            Stored::F32(n) => of(n),
-            Stored::F64(n) => of(n),
-        };
-        count.map(|count| self.names("classes", count, "class ").names)
+    pub fn class_names(&self) -> Option<Vec<String>> {
+        let count = self.model.classes()?;
+        Some(self.names("classes", count, "class ").names)
     }
 
     /// The column of classes that a classifier was fitted to, where it is known.
     pub fn class_column(&self) -> Option<String> {
-        self.classes()?;
+        self.model.classes()?;
         let text = self.model.provenance.get("targets")?;
         serde_json::from_str::<Vec<String>>(text).ok()?.pop()
     }
@@ -125,15 +66,21 @@ impl Loaded {
     /// Refuses a scalar where a map is needed.
     pub fn need_map(&self) -> Result<()> {
         ensure!(
-            self.classes().is_none(),
+            self.model.classes().is_none(),
             "{}: a classifier has no inverse; bilip eval gives its probabilities",
             self.shown
         );
         ensure!(
-            !self.is_potential(),
+            !self.model.is_potential(),
             "{}: a {} is a scalar and has no inverse; bilip minimize gives its minimum",
             self.shown,
-            self.kind()
+            self.model.kind_name()
+        );
+        ensure!(
+            self.model.is_invertible(),
+            "{}: a {} has no inverse; bilip eval gives its outputs",
+            self.shown,
+            self.model.kind_name()
         );
         Ok(())
     }
@@ -141,10 +88,10 @@ impl Loaded {
     /// Refuses a map where a scalar is needed.
     pub fn need_potential(&self) -> Result<()> {
         ensure!(
-            self.is_potential(),
+            self.model.is_potential(),
             "{}: a {} is not a scalar and has no minimum; fit one with --model plnet",
             self.shown,
-            self.kind()
+            self.model.kind_name()
         );
         Ok(())
     }
@@ -166,7 +113,7 @@ impl Loaded {
 
     /// x.
     pub fn input_variables(&self) -> Variables {
-        self.names("inputs", self.n(), "x")
+        self.names("inputs", self.model.dim(), "x")
     }
 
     /// The names of x.
@@ -176,7 +123,7 @@ impl Loaded {
 
     /// The names of p.
     pub fn parameter_names(&self) -> Vec<String> {
-        self.names("parameters", self.parameters(), "p").names
+        self.names("parameters", self.model.parameters(), "p").names
     }
 
     /// The names of what comes out.
@@ -186,7 +133,7 @@ impl Loaded {
 
     /// What comes out.
     pub fn target_variables(&self) -> Variables {
-        if let Some(classes) = self.classes() {
+        if let Some(classes) = self.class_names() {
             // A probability for each class, and how even they are.
             let names = classes.iter().map(|c| format!("p({c})"));
             return Variables {
@@ -194,10 +141,10 @@ impl Loaded {
                 unnamed: false,
             };
         }
-        if self.is_potential() {
+        if self.model.is_potential() {
             self.names("targets", 1, "f")
         } else {
-            self.names("targets", self.n(), "y")
+            self.names("targets", self.model.outputs(), "y")
         }
     }
 
@@ -206,79 +153,12 @@ impl Loaded {
         let text = self.model.provenance.get("input_ranges")?;
         serde_json::from_str::<Vec<(f64, f64)>>(text)
             .ok()
-            .filter(|r| r.len() == self.n() && r.iter().all(|(a, b)| a < b && (b - a).is_finite()))
-    }
-
-    /// Outputs of rows x with one row of p each.
-    pub fn evaluate(&self, x: &[f64], p: &[f64]) -> Result<Vec<f64>> {
-        fn of<T: Real>(network: &Network<T>, x: &[f64], p: &[f64]) -> bilip::Result<Vec<f64>> {
-            let narrow = |v: &[f64]| v.iter().map(|v| T::round_from(*v)).collect::<Vec<T>>();
-            let (x, p) = (narrow(x), narrow(p));
-            let y = match network {
-                Network::MonLip(l) => l.forward(&x)?,
-                Network::BiLipNet(g) => g.forward(&x)?,
-                Network::PlNet(f) => f.value(&x)?,
-                Network::PartialBiLipNet(g) => g.forward(&x, &p)?,
-                Network::PartialPlNet(f) => f.value(&x, &p)?,
-                Network::Classifier(c) => {
-                    let probabilities = c.probabilities(&x)?;
-                    let uncertainty = bilip::metrics::uncertainty(&probabilities, c.classes())?;
-                    let rows = probabilities.chunks_exact(c.classes()).zip(uncertainty);
-                    return Ok(rows.flat_map(|(row, u)| row.iter().copied().chain([u])).collect());
-                }
-                _ => return Err(unknown()),
-            };
-            Ok(y.iter().map(|v| v.as_f64()).collect())
-        }
-        Ok(match &self.model.network {
-            Stored::F32(n) => of(n, x, p),
-            Stored::F64(n) => of(n, x, p),
-        }?)
-    }
-
-    /// The x of rows y.
-    pub fn inverse(&self, y: &[f64], p: &[f64], options: &InverseOptions) -> Result<Inverse> {
-        fn of<T: Real>(
-            network: &Network<T>,
-            y: &[f64],
-            p: &[f64],
-            options: &InverseOptions,
-        ) -> bilip::Result<Inverse> {
-            match network {
-                Network::MonLip(l) => l.inverse(y, options),
-                Network::BiLipNet(g) => g.inverse(y, options),
-                Network::PartialBiLipNet(g) => g.inverse(y, p, options),
-                _ => Err(unknown()),
-            }
-        }
-        Ok(match &self.model.network {
-            Stored::F32(n) => of(n, y, p, options),
-            Stored::F64(n) => of(n, y, p, options),
-        }?)
-    }
-
-    /// The minimum, one for every row of p.
-    pub fn minimize(&self, p: &[f64], options: &InverseOptions) -> Result<Vec<Minimum>> {
-        fn of<T: Real>(
-            network: &Network<T>,
-            p: &[f64],
-            options: &InverseOptions,
-        ) -> bilip::Result<Vec<Minimum>> {
-            match network {
-                Network::PlNet(f) => Ok(vec![f.minimize(options)?]),
-                Network::PartialPlNet(f) => f.minimize(p, options),
-                _ => Err(unknown()),
-            }
-        }
-        Ok(match &self.model.network {
-            Stored::F32(n) => of(n, p, options),
-            Stored::F64(n) => of(n, p, options),
-        }?)
+            .filter(|r| r.len() == self.model.dim() && r.iter().all(|(a, b)| a < b && (b - a).is_finite()))
     }
 
     /// The rows of p that `--at` gives: as many as there are, or those of the table itself where it has them.
     pub fn parameters_at(&self, at: Option<&str>, table: Option<&Table>) -> Result<Vec<f64>> {
-        let count = self.parameters();
+        let count = self.model.parameters();
         let variables = self.names("parameters", count, "p");
         let names = variables.names.clone();
         match (count, at) {
@@ -286,7 +166,7 @@ impl Loaded {
             (0, Some(_)) => bail!(
                 "{}: --at is for partial models; this is a {}",
                 self.shown,
-                self.kind()
+                self.model.kind_name()
             ),
             (_, Some(text)) => {
                 let numbers: Option<Vec<f64>> = text.split(',').map(|v| v.trim().parse().ok()).collect();
@@ -325,17 +205,11 @@ impl Loaded {
                     format!(
                         "{}: a {} needs its parameters ({}): give them with --at",
                         self.shown,
-                        self.kind(),
+                        self.model.kind_name(),
                         text::list(&names)
                     )
                 }),
         }
-    }
-}
-
-fn unknown() -> bilip::Error {
-    bilip::Error::ModelFile {
-        reason: "a kind of network that this program does not know".into(),
     }
 }
 

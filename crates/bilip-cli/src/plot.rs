@@ -44,7 +44,7 @@ pub fn run(args: &args::Plot) -> Result<Outcome> {
     let through: Vec<f64> = match (&minimum, model.ranges()) {
         (Some(m), _) => m.x.clone(),
         (None, Some(r)) => r.iter().map(|(a, b)| (a + b) / 2.0).collect(),
-        (None, None) => vec![0.0; model.n()],
+        (None, None) => vec![0.0; model.dim()],
     };
     let data = match &args.data {
         None => None,
@@ -91,8 +91,8 @@ fn axes(args: &args::Plot, model: &Loaded) -> Result<Vec<usize>> {
     let names = model.inputs();
     let Some(given) = &args.axes else {
         // A map of more than two inputs is drawn along the first; a scalar over the first two.
-        let count = if model.is_potential() || model.classes().is_some() || model.n() == 2 {
-            model.n().min(2)
+        let count = if model.is_potential() || model.classes().is_some() || model.dim() == 2 {
+            model.dim().min(2)
         } else {
             1
         };
@@ -114,9 +114,9 @@ fn axes(args: &args::Plot, model: &Loaded) -> Result<Vec<usize>> {
         "--axes: one or two different inputs"
     );
     ensure!(
-        axes.len() == 1 || model.is_potential() || model.classes().is_some() || model.n() == 2,
+        axes.len() == 1 || model.is_potential() || model.classes().is_some() || model.dim() == 2,
         "--axes: a map of {} inputs is drawn along one",
-        model.n()
+        model.dim()
     );
     Ok(axes)
 }
@@ -191,7 +191,7 @@ impl Picture<'_> {
             }
             x.extend(row);
         }
-        self.model.evaluate(&x, &self.p.repeat(points.len()))
+        Ok(self.model.evaluate(&x, &self.p.repeat(points.len()))?)
     }
 
     /// What a slice keeps fixed, for the title.
@@ -233,7 +233,7 @@ impl Picture<'_> {
             .skip(targets.len() - 1)
             .step_by(targets.len())
             .collect();
-        let classes = self.model.classes();
+        let classes = self.model.class_names();
         let [a, b] = [self.axes[0], self.axes[1]];
         let title = format!("{target}{}", self.fixed());
         let mut panel = Panel::new(title, &self.names[a], &self.names[b])

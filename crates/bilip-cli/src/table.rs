@@ -364,6 +364,12 @@ fn read_npy(bytes: &[u8], source: String) -> Result<Table> {
     let (rows, columns) = match shape[..] {
         [rows] => (rows, 1),
         [rows, columns] => (rows, columns),
+        // Images and the like: one row each.
+        [rows, ref rest @ ..] if file.order() == npyz::Order::C => (
+            rows,
+            (rest.iter().try_fold(1usize, |n, d| n.checked_mul(*d)))
+                .with_context(|| format!("{source}: an array of shape {shape:?} cannot be"))?,
+        ),
         _ => bail!("{source}: an array of shape {shape:?}, where a table of rows and columns is needed"),
     };
     let by_columns = file.order() == npyz::Order::Fortran;

@@ -154,7 +154,7 @@ fn every_bad_input_is_one_clear_message() {
         (fit("table.parquet", ""), "convert it to .csv or .npy"),
         (fit("cut.npy", ""), "cut.npy: the file is cut short"),
         (fit("lie.npy", ""), "lie.npy: the file is cut short"),
-        (fit("cube.npy", ""), "shape [2, 2, 2]"),
+        (fit("cube.npy", ""), "no column \"loss\""),
         (fit("words.npy", ""), "words.npy"),
         (
             "fit constant.csv --target 3 -o out.safetensors".into(),

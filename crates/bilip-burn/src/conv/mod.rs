@@ -462,6 +462,19 @@ impl<B: Backend> ConvBiLipNet<B> {
         &self.orthogonal
     }
 
+    /// The certified explicit network, its bounds exactly those of the block.
+    ///
+    /// # Errors
+    /// When a parameter is not a finite number.
+    pub fn freeze<T: Real>(&self) -> Result<bilip::ConvBiLipNet<T>> {
+        let bounds = self.monotone.bounds();
+        Ok(bilip::ConvBiLipNet::from_free(
+            &[self.monotone.free()?],
+            vec![self.orthogonal.freeze()?],
+            bounds,
+        )?)
+    }
+
     /// `O(F(x))` of images in groups.
     pub(crate) fn on_groups(&self, x: Tensor<B, 5>) -> Tensor<B, 5> {
         let [groups, channels, images, size, _] = x.dims();

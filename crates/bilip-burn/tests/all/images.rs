@@ -1,12 +1,12 @@
 //! The image classifier in small: it learns, its blocks are certified afterwards, and they can be inverted.
 
-use bilip::{BiLipschitz, InverseOptions, Rng, metrics};
+use bilip::{BiLipschitz, ImageClassifier, InverseOptions, Model, Network, Rng, metrics};
 use bilip_burn::{
     Accumulation, Augment, ConvFeaturesConfig, GpConfig, GpNet, Loss, OptimizerKind, Schedule, TrainConfig,
     data, train,
 };
 use burn::backend::{Autodiff, Flex};
-use burn::module::{AutodiffModule, Module};
+use burn::module::{AutodiffModule, Module, ModuleMapper, Param};
 use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Recorder};
 use burn::tensor::{DType, Tensor, TensorData};
 
@@ -14,6 +14,15 @@ type B = Autodiff<Flex>;
 
 const SIZE: usize = 8;
 const COUNT: usize = 240;
+
+/// The parameters in double precision.
+struct InDouble;
+
+impl ModuleMapper<Flex> for InDouble {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<Flex, D>>) -> Param<Tensor<Flex, D>> {
+        param.map(|t| t.cast(DType::F64))
+    }
+}
 
 /// Stripes that lie, stand or lean, in random colours, with noise.
 fn stripes(seed: u64) -> data::Table {
@@ -152,4 +161,64 @@ fn a_small_image_classifier_learns_and_keeps_its_guarantee() {
             assert!(error <= report.error_bound && report.error_bound <= 1e-6);
         }
     }
+
+    // The whole classifier in a model file: certified, and the same to single precision.
+    let frozen = features.freeze::<f64>().unwrap();
+    let outputs = frozen.outputs();
+    let classifier = ImageClassifier::new(frozen.clone(), head, std::f64::consts::PI / 8.0).unwrap();
+    let folder = std::env::temp_dir().join(format!("bilip-images-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let stored = |network: Network<f64>| {
+        let path = folder.join("model.safetensors");
+        Model::from(network).save(&path).unwrap();
+        Model::load_verified(&path).unwrap()
+    };
+    let images = &test.inputs()[..20 * 3 * SIZE * SIZE];
+    let model = stored(Network::ImageFeatures(frozen));
+    assert!(model.verify().holds(), "{}", model.verify());
+    let h = model.evaluate(images, &[]).unwrap();
+    let data = TensorData::new(images.to_vec(), [20, 3, SIZE, SIZE]);
+    // In double precision: in single, the module itself is off by 1e-6.
+    let ours: Vec<f64> = (features.clone().map(&mut InDouble))
+        .forward(Tensor::from_data(data, (&device, DType::F64)))
+        .to_data()
+        .iter::<f64>()
+        .collect();
+    assert_eq!((h.len(), ours.len()), (20 * outputs, 20 * outputs));
+    let norm = |v: &[f64]| v.iter().map(|v| v * v).sum::<f64>().sqrt();
+    for (a, b) in h.chunks(outputs).zip(ours.chunks(outputs)) {
+        let difference: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
+        assert!(norm(&difference) <= 1e-6 * norm(b), "{a:?} {b:?}");
+    }
+    let model = stored(Network::ImageClassifier(classifier));
+    let values = model.evaluate(images, &[]).unwrap();
+    for (a, b) in values.chunks(4).zip(p.chunks(3)) {
+        for k in 0..3 {
+            assert!((a[k] - b[k]).abs() < 1e-5, "{a:?} {b:?}");
+        }
+    }
+
+    // A block by itself: evaluated and inverted from its file.
+    let block = &features.blocks()[0];
+    let inputs = features.before_block(x, 0);
+    let numbers = |t: Tensor<Flex, 4>| t.to_data().iter::<f64>().collect::<Vec<_>>();
+    let model = stored(Network::ConvBiLipNet(block.freeze::<f64>().unwrap()));
+    assert!(model.certificate().holds());
+    assert_eq!(model.claim().bounds(), config.bounds);
+    let inputs_64 = numbers(inputs.clone());
+    let y = model.evaluate(&inputs_64, &[]).unwrap();
+    let in_double = block.clone().map(&mut InDouble);
+    for (a, b) in y.iter().zip(numbers(in_double.forward(inputs.cast(DType::F64)))) {
+        assert!((a - b).abs() < 1e-6 * b.abs().max(1.0), "{a} {b}");
+    }
+    let options = InverseOptions {
+        tolerance: 1e-6,
+        ..Default::default()
+    };
+    let inverse = model.invert(&y, &[], &options).unwrap();
+    assert!(inverse.converged() && inverse.max_error_bound() <= 1e-6);
+    for (a, b) in inverse.x.iter().zip(&inputs_64) {
+        assert!((a - b).abs() < 2e-6, "{a} {b}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
 }

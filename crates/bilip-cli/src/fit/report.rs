@@ -51,7 +51,7 @@ pub(super) fn report(
     seconds: f64,
 ) -> Result<Outcome> {
     let certificate = model.model.certificate();
-    let (kind, n, rows) = (model.kind(), model.n(), prepared.training.rows());
+    let (kind, n, rows) = (model.kind_name(), model.dim(), prepared.training.rows());
     let found = match prepared.classes.is_empty() {
         true => of_numbers(model, prepared, &certificate)?,
         false => of_classes(model, prepared)?,

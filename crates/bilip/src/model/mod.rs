@@ -220,6 +220,14 @@ impl Model {
         }
     }
 
+    /// The distance to a minimum that makes sense: a hundred-millionth of the largest unit that inputs are divided by.
+    pub fn natural_tolerance(&self) -> f64 {
+        match &self.network {
+            Stored::F32(n) => n.natural_tolerance(),
+            Stored::F64(n) => n.natural_tolerance(),
+        }
+    }
+
     /// The precision of the weights.
     pub fn precision(&self) -> Precision {
         match &self.network {

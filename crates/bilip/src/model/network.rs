@@ -320,6 +320,14 @@ impl<T: Real> Network<T> {
         }
     }
 
+    /// The distance to a minimum that makes sense: a hundred-millionth of the largest unit that inputs are divided by.
+    pub fn natural_tolerance(&self) -> f64 {
+        let scale = (self.net().filter(|_| self.is_potential()))
+            .and_then(|net| net.input())
+            .map_or(&[][..], |s| s.scale());
+        1e-8 * scale.iter().map(|d| 1.0 / d.as_f64()).fold(1.0, f64::max)
+    }
+
     fn check_parameters(&self, p: &[f64]) -> Result<()> {
         match self.parameters() {
             0 if !p.is_empty() => Err(Error::shape(

@@ -199,6 +199,19 @@ impl<T: Real> ConvMonLip<T> {
         self.explicit.bounds
     }
 
+    /// Number of stored weights.
+    pub fn weights(&self) -> usize {
+        let e = &self.explicit;
+        let frequency = e.frequencies.first().map_or(0, |f| {
+            let size = |m: &Complex<T>| 2 * m.re.nrows() * m.re.ncols();
+            size(&f.s) + f.v.iter().map(size).sum::<usize>()
+        });
+        frequency * e.frequencies.len()
+            + e.hidden_bias.len()
+            + e.output_bias.len()
+            + e.psi.as_ref().map_or(0, Vec::len)
+    }
+
     /// What is proved of the stored weights; the proof is made when it is first asked for.
     pub fn layer_certificate(&self) -> &LayerCertificate {
         self.certificate.get_or_compute(|| self.prove_again())
