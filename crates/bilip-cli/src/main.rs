@@ -3,6 +3,7 @@
 mod apply;
 mod args;
 mod bench;
+#[cfg(feature = "repro")]
 mod data;
 mod describe;
 mod export;
@@ -11,6 +12,7 @@ mod import;
 mod memory;
 mod model;
 mod plot;
+#[cfg(feature = "repro")]
 mod repro;
 mod standardize;
 mod table;
@@ -50,7 +52,9 @@ fn main() -> ExitCode {
         Command::Import(args) => import::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Bench(args) => bench::run(&args),
+        #[cfg(feature = "repro")]
         Command::Repro(args) => repro::run(&args),
+        #[cfg(feature = "repro")]
         Command::Data(args) => data::run(&args),
         Command::Completions { shell } => completions(shell),
         Command::Man { command } => man(command.as_deref()),

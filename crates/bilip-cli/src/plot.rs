@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use bilip::{InverseOptions, write_file};
-use bilip_paper::plot::{Figure, Mark, Panel, levels};
+use bilip_plot::{Figure, Mark, Panel, levels};
 
 use crate::Outcome;
 use crate::args;

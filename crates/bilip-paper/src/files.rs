@@ -1,4 +1,4 @@
-//! Files of an experiment: whole or not at all.
+//! Files of an experiment: written atomically.
 
 use std::path::Path;
 
@@ -42,9 +42,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_str(&read(path)?).map_err(|e| Error::config(path.display().to_string(), e.to_string()))
 }
 
-/// Writes a figure as `NAME.svg` and `NAME.png`.
-pub(crate) fn write_figure(folder: &Path, name: &str, figure: &crate::plot::Figure) -> Result<()> {
-    let svg = figure.svg();
-    write(&folder.join(format!("{name}.svg")), svg.as_bytes())?;
-    write(&folder.join(format!("{name}.png")), &crate::png::render(&svg)?)
+/// Writes a figure as `NAME.svg`.
+pub(crate) fn write_figure(folder: &Path, name: &str, figure: &bilip_plot::Figure) -> Result<()> {
+    write(&folder.join(format!("{name}.svg")), figure.svg().as_bytes())
 }

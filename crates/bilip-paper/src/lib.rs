@@ -1,4 +1,4 @@
-//! Pictures, and the paper's experiments, of monotone, bi-Lipschitz and Polyak-Łojasiewicz networks.
+//! The paper's experiments on monotone, bi-Lipschitz and Polyak-Łojasiewicz networks.
 //!
 //! An [`Experiment`] is a list of jobs (one model, one seed), each of which writes what it found to a file and is not run
 //! twice; [`Experiment::collect`] gathers them into `result.json` and pictures, [`report`] all experiments into one page.
@@ -8,14 +8,11 @@ mod error;
 mod experiments;
 mod files;
 pub mod images;
-pub mod plot;
-mod png;
 mod published;
 mod report;
 mod run;
 
 pub use config::{Config, Kind, ModelConfig, Reference};
 pub use error::{Error, Result};
-pub use png::render as render_png;
 pub use report::html as report;
 pub use run::{EXPERIMENTS, Experiment, ExperimentResult, Job, JobResult, Settings, Summary};

@@ -21,9 +21,9 @@ use crate::config::Kind;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::images::{Corruption, Dataset, Images, PIXELS, SEVERITIES, SIDE};
-use crate::plot::{Figure, Mark, Panel};
 use crate::published;
 use crate::run::{Experiment, ExperimentResult, Job, JobResult};
+use bilip_plot::{Figure, Mark, Panel};
 
 /// Where the data are looked for when nothing is said of it.
 const FOLDER: &str = "data/cifar10";

@@ -8,8 +8,8 @@ use bilip::{
 use crate::config::Reference;
 use crate::error::Result;
 use crate::files;
-use crate::plot::{Figure, Mark, Panel};
 use crate::run::{Experiment, ExperimentResult, Summary};
+use bilip_plot::{Figure, Mark, Panel};
 
 const BATCH: usize = 32;
 

@@ -15,8 +15,8 @@ use super::{Hidden, fit, job_result};
 use crate::config::Kind;
 use crate::error::{Error, Result};
 use crate::files;
-use crate::plot::{Figure, Mark, Panel};
 use crate::run::{Experiment, ExperimentResult, Job, JobResult};
+use bilip_plot::{Figure, Mark, Panel};
 
 /// Width of the space in which the feature maps live.
 const WIDTH: usize = 128;

@@ -8,8 +8,8 @@ use bilip_burn::data;
 use super::{fit, half_mse, job_result};
 use crate::error::Result;
 use crate::files;
-use crate::plot::{Figure, Mark, Panel, levels};
 use crate::run::{Experiment, ExperimentResult, Job, JobResult};
+use bilip_plot::{Figure, Mark, Panel, levels};
 
 /// Parameters (a, b) of the pictures.
 const SHOWN: [[f64; 2]; 6] = [

@@ -9,8 +9,8 @@ use super::{fit, half_mse, job_result};
 use crate::config::Reference;
 use crate::error::Result;
 use crate::files;
-use crate::plot::{Figure, Mark, Panel, levels};
 use crate::run::{Experiment, ExperimentResult, Job, JobResult, Summary};
+use bilip_plot::{Figure, Mark, Panel, levels};
 
 /// Points along the side of the pictures.
 const SIDE: usize = 101;

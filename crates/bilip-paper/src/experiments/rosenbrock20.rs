@@ -9,8 +9,8 @@ use super::{fit, half_mse, job_result};
 use crate::config::{Kind, Reference};
 use crate::error::Result;
 use crate::files;
-use crate::plot::{Figure, Mark, Panel};
 use crate::run::{Experiment, ExperimentResult, Job, JobResult, Summary};
+use bilip_plot::{Figure, Mark, Panel};
 
 const N: usize = 20;
 

@@ -10,8 +10,8 @@ use bilip::{
 use crate::config::Reference;
 use crate::error::{Error, Result};
 use crate::files;
-use crate::plot::{Figure, Mark, Panel};
 use crate::run::{Experiment, ExperimentResult, Summary};
+use bilip_plot::{Figure, Mark, Panel};
 
 const STEPS: [usize; 18] = [
     1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 300, 500, 800, 1_200, 2_000, 3_000,

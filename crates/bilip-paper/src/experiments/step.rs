@@ -8,8 +8,8 @@ use bilip_burn::data;
 use super::{fit, half_mse, job_result};
 use crate::error::Result;
 use crate::files;
-use crate::plot::{Figure, Mark, Panel};
 use crate::run::{Experiment, ExperimentResult, Job, JobResult};
+use bilip_plot::{Figure, Mark, Panel};
 
 /// The draw of the 1,000 points, the same for all seeds. Other draws move the best fit by more than models differ: over
 /// eight of them the loss of one and the same recipe is 0.068 to 0.075, whatever the rate or the number of epochs.
