@@ -5,12 +5,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use bilip::{Inverse, InverseOptions, Precision, RowReport, Status, at_most};
 use bilip_burn::Progress;
+use bilip_fit::{NamedModel, Table, Variables};
 use serde_json::{Value, json};
 
 use crate::Outcome;
 use crate::args;
-use crate::model::Loaded;
-use crate::table::{Column, Output, Table, Variables, check_output, write_text};
+use crate::model::{self, Asked};
+use crate::table::{self, Column, Output, check_output, write_text};
 use crate::text::{list, print, shown};
 
 /// One row of p for every row: as given, or the only one repeated.
@@ -27,9 +28,9 @@ fn spread(p: Vec<f64>, parameters: usize, rows: usize) -> Result<Vec<f64>> {
 }
 
 pub fn eval(args: &args::Eval) -> Result<Outcome> {
-    let model = Loaded::read(&args.model)?;
+    let model = model::read(&args.model)?;
     check_output(&args.output, &[&args.input, &args.model])?;
-    let table = Table::read(&args.input)?;
+    let table = table::read(&args.input)?;
     let x = columns(&table, &model.input_variables(), &model, "inputs")?;
     let p = model.parameters_at(args.at.at.as_deref(), Some(&table))?;
     let p = spread(p, model.parameters(), table.rows())?;
@@ -55,11 +56,11 @@ pub fn eval(args: &args::Eval) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn columns(table: &Table, variables: &Variables, model: &Loaded, what: &str) -> Result<Vec<f64>> {
+fn columns(table: &Table, variables: &Variables, model: &NamedModel, what: &str) -> Result<Vec<f64>> {
     table.matching(variables)?.with_context(|| {
         format!(
             "{}: the model has {} {what} ({}), the table {} columns of other names",
-            model.shown,
+            model.source,
             variables.names.len(),
             list(&variables.names),
             table.columns()
@@ -71,7 +72,7 @@ fn columns(table: &Table, variables: &Variables, model: &Loaded, what: &str) -> 
 const BLOCK: usize = 16_384;
 
 /// Inverts rows in blocks, with progress where there are many.
-fn invert_rows(model: &Loaded, y: &[f64], p: &[f64], options: &InverseOptions) -> Result<Inverse> {
+fn invert_rows(model: &NamedModel, y: &[f64], p: &[f64], options: &InverseOptions) -> Result<Inverse> {
     let (n, parameters) = (model.dim(), model.parameters());
     let rows = y.len() / n;
     let mut all = Inverse {
@@ -92,7 +93,7 @@ fn invert_rows(model: &Loaded, y: &[f64], p: &[f64], options: &InverseOptions) -
 }
 
 pub fn invert(args: &args::Invert) -> Result<Outcome> {
-    let Some(model) = Loaded::read_proved(&args.model)? else {
+    let Some(model) = model::read_proved(&args.model)? else {
         return Ok(Outcome::NotMet);
     };
     model.need_map()?;
@@ -106,7 +107,7 @@ pub fn invert(args: &args::Invert) -> Result<Outcome> {
         max_iterations: args.max_iterations,
         ..Default::default()
     };
-    let table = Table::read(&args.input)?;
+    let table = table::read(&args.input)?;
     let y = columns(&table, &model.target_variables(), &model, "outputs")?;
     let p = model.parameters_at(args.at.at.as_deref(), Some(&table))?;
     let p = spread(p, model.parameters(), table.rows())?;
@@ -247,7 +248,7 @@ fn shortfall(inverse: &Inverse, args: &args::Invert) -> String {
 }
 
 pub fn minimize(args: &args::Minimize) -> Result<Outcome> {
-    let Some(model) = Loaded::read_proved(&args.model)? else {
+    let Some(model) = model::read_proved(&args.model)? else {
         return Ok(Outcome::NotMet);
     };
     model.need_potential()?;
@@ -302,7 +303,7 @@ pub fn named(names: &[String], values: &[f64]) -> String {
 }
 
 /// A minimum in words. What is proved is proved of the fitted network.
-pub fn describe(model: &Loaded, minimum: &bilip::Minimum) -> String {
+pub fn describe(model: &NamedModel, minimum: &bilip::Minimum) -> String {
     if minimum.status == Status::OutOfRange {
         return "minimum: none was found, the numbers leave the range of double precision\n".into();
     }

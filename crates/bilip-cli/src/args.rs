@@ -64,7 +64,7 @@ pub enum Command {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ModelKind {
+pub enum ModelName {
     /// One target, a scalar with exactly one minimum
     Plnet,
     /// As many targets as inputs, an invertible map
@@ -109,8 +109,8 @@ pub struct Fit {
     #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
     pub params: Vec<String>,
     /// plnet, bilipnet, monlip or classifier
-    #[arg(long, value_enum, default_value_t = ModelKind::Plnet, hide_possible_values = true, value_name = "KIND")]
-    pub model: ModelKind,
+    #[arg(long, value_enum, default_value_t = ModelName::Plnet, hide_possible_values = true, value_name = "KIND")]
+    pub model: ModelName,
     /// Inverse-Lipschitz bound; with --nu or --tau
     #[arg(long, allow_negative_numbers = true)]
     pub mu: Option<f64>,

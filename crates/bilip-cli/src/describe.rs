@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::Outcome;
 use crate::args;
-use crate::model::Loaded;
+use crate::model;
 use crate::text::{list, print, shown};
 
 pub fn certify(args: &args::Certify) -> Result<Outcome> {
@@ -181,13 +181,13 @@ fn numbers<T: Real>(values: &[T]) -> Vec<f64> {
 }
 
 pub fn inspect(args: &args::Inspect) -> Result<Outcome> {
-    let model = Loaded::read(&args.model)?;
-    let (lines, count) = match &model.model.network {
+    let model = model::read(&args.model)?;
+    let (lines, count) = match &model.network {
         Stored::F32(n) => layers(n),
         Stored::F64(n) => layers(n),
     };
     let precision = model.precision().to_string();
-    let stored = model.model.stored_certificate();
+    let stored = model.stored_certificate();
     if args.json {
         let report = json!({
             "kind": model.kind_name(),
@@ -199,7 +199,7 @@ pub fn inspect(args: &args::Inspect) -> Result<Outcome> {
             "weights": count,
             "layers": lines,
             "certificate": stored,
-            "provenance": model.model.provenance,
+            "provenance": model.provenance,
         });
         print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
         return Ok(Outcome::Done);
@@ -210,7 +210,7 @@ pub fn inspect(args: &args::Inspect) -> Result<Outcome> {
         text += &format!("  parameters  {}\n", list(&model.parameter_names()));
     }
     text += &format!("  outputs     {}\n", list(&model.targets()));
-    let claim = model.model.claim();
+    let claim = model.claim();
     text += &format!(
         "  claims      mu = {}, nu = {}; bilip certify proves it or not\n",
         claim.mu(),
@@ -219,7 +219,7 @@ pub fn inspect(args: &args::Inspect) -> Result<Outcome> {
     for (k, line) in lines.iter().enumerate() {
         text += &format!("  layer {k}: {line}\n");
     }
-    for (key, value) in &model.model.provenance {
+    for (key, value) in &model.provenance {
         text += &format!("  {}: {}\n", shown(key), shown(value));
     }
     print(&text)?;

@@ -9,12 +9,13 @@ use safetensors::SafeTensors;
 
 use crate::Outcome;
 use crate::args;
-use crate::model::{Loaded, numbers};
+use crate::model::{self, numbers};
 use crate::table::{Output, check_file};
 use crate::text::shown;
+use bilip_fit::NamedModel;
 
 pub fn run(args: &args::Export) -> Result<Outcome> {
-    let model = Loaded::read(&args.model)?;
+    let model = model::read(&args.model)?;
     let mut outcome = Outcome::Done;
     if let Some(path) = &args.onnx {
         check_file(path, &[&args.model])?;
@@ -29,21 +30,21 @@ pub fn run(args: &args::Export) -> Result<Outcome> {
 }
 
 /// A graph with what is proved of its own constants; none where nothing is.
-fn write_onnx(model: &Loaded, path: &Path) -> Result<Outcome> {
+fn write_onnx(model: &NamedModel, path: &Path) -> Result<Outcome> {
     let mut names = BTreeMap::new();
     for (key, list) in [("inputs", model.inputs()), ("targets", model.targets())] {
         names.insert(key.to_string(), serde_json::to_string(&list)?);
     }
-    let graph = match model.model.to_onnx(&names) {
+    let graph = match model.to_onnx(&names) {
         Ok(graph) => graph,
         Err(error @ bilip::Error::NotCertifiable { .. }) => {
             eprintln!(
                 "{}: {error}; nothing was written, see bilip certify",
-                shown(&model.shown)
+                shown(&model.source)
             );
             return Ok(Outcome::NotMet);
         }
-        Err(error) => return Err(error).with_context(|| model.shown.clone()),
+        Err(error) => return Err(error).with_context(|| model.source.clone()),
     };
     write_file(path, &graph.bytes)?;
     if graph.certificate.holds() {
@@ -52,7 +53,7 @@ fn write_onnx(model: &Loaded, path: &Path) -> Result<Outcome> {
     let (claimed, proved) = (graph.certificate.claimed(), graph.certificate.proved());
     eprintln!(
         "{}: the graph does not keep the claimed mu = {}, nu = {}; proved of it, and written into it, are mu >= {}, nu <= {}",
-        shown(&model.shown),
+        shown(&model.source),
         claimed.mu(),
         claimed.nu(),
         at_least(proved.mu(), 8),
@@ -62,7 +63,7 @@ fn write_onnx(model: &Loaded, path: &Path) -> Result<Outcome> {
 }
 
 /// Every stored tensor as a table of its own, under the names of the model file.
-fn weights(model: &Loaded, folder: &Path, extension: &str) -> Result<()> {
+fn weights(model: &NamedModel, folder: &Path, extension: &str) -> Result<()> {
     let shown = folder.display().to_string();
     ensure!(
         !folder.exists() || folder.is_dir(),
@@ -70,7 +71,7 @@ fn weights(model: &Loaded, folder: &Path, extension: &str) -> Result<()> {
     );
     std::fs::create_dir_all(folder).with_context(|| shown)?;
     // The file's own container lists all of them.
-    let bytes = model.model.to_bytes()?;
+    let bytes = model.to_bytes()?;
     let file = SafeTensors::deserialize(&bytes)?;
     for (name, view) in file.tensors() {
         // Models hold nothing but f32 and f64.

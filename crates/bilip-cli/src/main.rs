@@ -8,13 +8,13 @@ mod data;
 mod describe;
 mod export;
 mod fit;
+mod fit_report;
 mod import;
 mod memory;
 mod model;
 mod plot;
 #[cfg(feature = "repro")]
 mod repro;
-mod standardize;
 mod table;
 mod text;
 

@@ -2,19 +2,20 @@
 
 use anyhow::{Context, Result, ensure};
 use bilip::{InverseOptions, write_file};
+use bilip_fit::NamedModel;
 use bilip_plot::{Figure, Mark, Panel, levels};
 
 use crate::Outcome;
 use crate::args;
-use crate::model::Loaded;
-use crate::table::{Table, check_output, is_stream};
+use crate::model::{self, Asked};
+use crate::table::{self, check_output, is_stream};
 use crate::text::print;
 
 /// Points along an axis of a contour plot.
 const GRID: usize = 121;
 
 pub fn run(args: &args::Plot) -> Result<Outcome> {
-    let model = Loaded::read(&args.model)?;
+    let model = model::read(&args.model)?;
     let mut inputs = vec![args.model.as_path()];
     inputs.extend(args.data.as_deref());
     check_output(&args.output, &inputs)?;
@@ -49,7 +50,7 @@ pub fn run(args: &args::Plot) -> Result<Outcome> {
     let data = match &args.data {
         None => None,
         Some(path) => {
-            let table = Table::read(path)?;
+            let table = table::read(path)?;
             let x = table
                 .matching(&model.input_variables())?
                 .with_context(|| format!("{}: not the columns of the model", path.display()))?;
@@ -87,7 +88,7 @@ pub fn run(args: &args::Plot) -> Result<Outcome> {
 }
 
 /// The inputs along the axes: one or two.
-fn axes(args: &args::Plot, model: &Loaded) -> Result<Vec<usize>> {
+fn axes(args: &args::Plot, model: &NamedModel) -> Result<Vec<usize>> {
     let names = model.inputs();
     let Some(given) = &args.axes else {
         // A map of more than two inputs is drawn along the first; a scalar over the first two.
@@ -123,7 +124,7 @@ fn axes(args: &args::Plot, model: &Loaded) -> Result<Vec<usize>> {
 
 fn ranges(
     args: &args::Plot,
-    model: &Loaded,
+    model: &NamedModel,
     axes: &[usize],
     minimum: Option<&[f64]>,
 ) -> Result<Vec<(f64, f64)>> {
@@ -165,7 +166,7 @@ fn ranges(
 }
 
 struct Picture<'a> {
-    model: &'a Loaded,
+    model: &'a NamedModel,
     p: &'a [f64],
     names: &'a [String],
     axes: &'a [usize],

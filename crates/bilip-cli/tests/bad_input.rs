@@ -260,7 +260,7 @@ fn every_bad_input_is_one_clear_message() {
         (fit("good.csv", "--validation 1.5"), "--validation 1.5"),
         (
             fit("good.csv", "--validation 0 --patience 3"),
-            "--patience needs held-out rows",
+            "--patience: needs held-out rows",
         ),
         (fit("good.csv", "--minimum 1"), "--minimum: 2 numbers"),
         (fit("good.csv", "--minimum 1,nan"), "--minimum: 2 numbers"),
@@ -444,11 +444,11 @@ fn every_bad_input_is_one_clear_message() {
         ),
         (
             "fit good.csv --target loss --features 10 -o out.safetensors".into(),
-            "--features: only for --model classifier",
+            "--features: only for classifiers",
         ),
         (
             "fit classes.csv --target class --model plnet -o out.safetensors".into(),
-            "for classes, --model classifier",
+            "classes are for classifiers",
         ),
         // Data.
         (

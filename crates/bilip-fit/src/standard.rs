@@ -1,11 +1,12 @@
-//! Standardised variables: means taken off, scales by powers of two, so that the guarantee carries over exactly.
+//! Standardized variables: means taken off, scales by powers of two, so that the guarantee carries over exactly.
 
-use anyhow::{Result, ensure};
 use bilip::Scaling;
+
+use crate::error::{Result, ensure};
 
 /// `(v − center)/scale`, column by column.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standard {
+pub(crate) struct Standard {
     pub center: Vec<f64>,
     pub scale: Vec<f64>,
 }

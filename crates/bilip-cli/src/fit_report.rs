@@ -1,67 +1,30 @@
-//! What a fit has come to.
+//! What a fit has come to, in words and as JSON.
 
 use anyhow::Result;
-use bilip::{Certificate, InverseOptions, Status, at_least, at_most, metrics};
+use bilip::{Certificate, InverseOptions, Status, at_least, at_most};
+use bilip_fit::{Fit, Quality, TargetQuality};
 use serde_json::{Value, json};
 
-use super::prepare::Prepared;
 use crate::args;
-use crate::model::Loaded;
 use crate::text::{print, shown};
 use crate::{Outcome, apply};
 
-/// Bins of the calibration error.
-const BINS: usize = 15;
-
-/// Root mean square of the error and share of the variance explained of every target, in the user's units. There is no
-/// such share of rows that do not vary.
-fn quality(model: &Loaded, [x, p, y]: &[Vec<f64>; 3]) -> Result<Vec<(f64, Option<f64>)>> {
-    if y.is_empty() {
-        return Ok(Vec::new());
-    }
-    let columns = model.targets().len();
-    let predicted = model.evaluate(x, p)?;
-    let rows = y.len() as f64 / columns as f64;
-    Ok((0..columns)
-        .map(|k| {
-            let column = || y.iter().skip(k).step_by(columns);
-            let mean = column().sum::<f64>() / rows;
-            let spread: f64 = column().map(|v| (v - mean).powi(2)).sum();
-            let square: f64 = column()
-                .zip(predicted.iter().skip(k).step_by(columns))
-                .map(|(a, b)| (a - b).powi(2))
-                .sum();
-            let varies = rows >= 2.0 && spread > 1e-20 * mean * mean * rows;
-            (
-                (square / rows).sqrt(),
-                varies
-                    .then_some(1.0 - square / spread)
-                    .filter(|r2| r2.is_finite()),
-            )
-        })
-        .collect())
-}
-
 /// Says how good the model is and what is proved of it.
-pub(super) fn report(
-    args: &args::Fit,
-    model: &Loaded,
-    prepared: &Prepared,
-    parameters: usize,
-    seconds: f64,
-) -> Result<Outcome> {
-    let certificate = model.model.certificate();
-    let (kind, n, rows) = (model.kind_name(), model.dim(), prepared.training.rows());
-    let found = match prepared.classes.is_empty() {
-        true => of_numbers(model, prepared, &certificate)?,
-        false => of_classes(model, prepared)?,
+pub fn report(args: &args::Fit, fit: &Fit, seconds: f64) -> Result<Outcome> {
+    let model = &fit.model;
+    let certificate = model.certificate();
+    let (kind, n, (rows, held_out)) = (model.kind_name(), model.dim(), fit.rows);
+    let parameters = fit.parameters;
+    let found = match fit.classes.is_empty() {
+        true => of_numbers(fit, &certificate)?,
+        false => of_classes(fit),
     };
     if args.json {
         let mut summary = json!({
             "kind": kind,
             "output": args.output,
             "rows": rows,
-            "held_out_rows": prepared.validation.as_ref().map_or(0, |t| t.rows()),
+            "held_out_rows": held_out,
             "parameters": parameters,
             "seconds": seconds,
             "certificate": certificate,
@@ -101,9 +64,13 @@ struct Found {
     shortfall: Option<String>,
 }
 
-fn of_numbers(model: &Loaded, prepared: &Prepared, certificate: &Certificate) -> Result<Found> {
-    let training = quality(model, &prepared.raw[0])?;
-    let validation = quality(model, &prepared.raw[1])?;
+fn of_numbers(fit: &Fit, certificate: &Certificate) -> Result<Found> {
+    let model = &fit.model;
+    let numbers = |quality: Option<&Quality>| match quality {
+        Some(Quality::Numbers(targets)) => targets.clone(),
+        _ => Vec::new(),
+    };
+    let (training, validation) = (numbers(Some(&fit.training)), numbers(fit.validation.as_ref()));
     let tolerance = model.natural_tolerance();
     let minimum = if model.is_potential() && model.parameters() == 0 {
         let options = InverseOptions {
@@ -115,12 +82,16 @@ fn of_numbers(model: &Loaded, prepared: &Prepared, certificate: &Certificate) ->
         None
     };
     let mut text = String::new();
-    for (k, (name, (rmse, _))) in model.targets().iter().zip(&training).enumerate() {
-        text += &format!("error      {}: {} rms on these rows", shown(name), short(*rmse));
-        if let Some((rmse, r2)) = validation.get(k) {
-            text += &format!(", {} on those held out", short(*rmse));
-            if let Some(r2) = r2 {
-                text += &format!(" (R2 {})", short(*r2));
+    for (k, (name, quality)) in model.targets().iter().zip(&training).enumerate() {
+        text += &format!(
+            "error      {}: {} rms on these rows",
+            shown(name),
+            short(quality.rmse)
+        );
+        if let Some(held_out) = validation.get(k) {
+            text += &format!(", {} on those held out", short(held_out.rmse));
+            if let Some(r2) = held_out.r2 {
+                text += &format!(" (R2 {})", short(r2));
             }
         }
         text += "\n";
@@ -132,7 +103,7 @@ fn of_numbers(model: &Loaded, prepared: &Prepared, certificate: &Certificate) ->
     if let Some(minimum) = &minimum {
         more += &apply::describe(model, minimum);
     }
-    let rmse = |q: &[(f64, Option<f64>)]| json!(q.iter().map(|q| q.0).collect::<Vec<_>>());
+    let rmse = |q: &[TargetQuality]| json!(q.iter().map(|q| q.rmse).collect::<Vec<_>>());
     Ok(Found {
         json: named([
             ("targets", json!(model.targets())),
@@ -140,7 +111,7 @@ fn of_numbers(model: &Loaded, prepared: &Prepared, certificate: &Certificate) ->
             ("validation_rmse", rmse(&validation)),
             (
                 "validation_r2",
-                json!(validation.iter().map(|q| q.1).collect::<Vec<_>>()),
+                json!(validation.iter().map(|q| q.r2).collect::<Vec<_>>()),
             ),
             ("minimum", json!(minimum)),
         ]),
@@ -153,10 +124,22 @@ fn of_numbers(model: &Loaded, prepared: &Prepared, certificate: &Certificate) ->
     })
 }
 
-fn of_classes(model: &Loaded, prepared: &Prepared) -> Result<Found> {
-    let count = prepared.classes.len();
-    let training = class_quality(model, &prepared.raw[0], count)?;
-    let validation = class_quality(model, &prepared.raw[1], count)?;
+fn of_classes(fit: &Fit) -> Found {
+    let numbers = |quality: Option<&Quality>| match quality {
+        Some(Quality::Classes {
+            accuracy,
+            nll,
+            ece,
+            uncertainty,
+        }) => vec![
+            ("accuracy", *accuracy),
+            ("nll", *nll),
+            ("ece", *ece),
+            ("uncertainty", *uncertainty),
+        ],
+        _ => Vec::new(),
+    };
+    let (training, validation) = (numbers(Some(&fit.training)), numbers(fit.validation.as_ref()));
     let mut text = String::new();
     for (which, quality) in [("these rows", &training), ("held out", &validation)] {
         if let [(_, accuracy), (_, nll), (_, ece), (_, uncertainty)] = quality[..] {
@@ -165,19 +148,18 @@ fn of_classes(model: &Loaded, prepared: &Prepared) -> Result<Found> {
             );
         }
     }
-    let numbers =
-        |q: Vec<(&'static str, f64)>| Value::Object(named(q.into_iter().map(|(k, v)| (k, json!(v)))));
-    Ok(Found {
+    let json = |q: Vec<(&'static str, f64)>| Value::Object(named(q.into_iter().map(|(k, v)| (k, json!(v)))));
+    Found {
         json: named([
-            ("classes", json!(prepared.classes)),
-            ("train", numbers(training)),
-            ("validation", numbers(validation)),
+            ("classes", json!(fit.classes)),
+            ("train", json(training)),
+            ("validation", json(validation)),
         ]),
-        size: format!("{count} classes, "),
+        size: format!("{} classes, ", fit.classes.len()),
         quality: text,
         more: String::new(),
         shortfall: None,
-    })
+    }
 }
 
 fn named(values: impl IntoIterator<Item = (&'static str, Value)>) -> serde_json::Map<String, Value> {
@@ -199,32 +181,6 @@ fn bounds_line(certificate: &Certificate) -> String {
             certificate.claimed().nu()
         ),
     }
-}
-
-/// How good a classifier is on rows, by name; empty without rows.
-fn class_quality(
-    model: &Loaded,
-    [x, _, y]: &[Vec<f64>; 3],
-    classes: usize,
-) -> Result<Vec<(&'static str, f64)>> {
-    if y.is_empty() {
-        return Ok(Vec::new());
-    }
-    let labels: Vec<usize> = y.iter().map(|v| *v as usize).collect();
-    let columns = classes + 1;
-    let values = model.evaluate(x, &[])?;
-    let p: Vec<f64> = values
-        .chunks_exact(columns)
-        .flat_map(|row| &row[..classes])
-        .copied()
-        .collect();
-    let uncertainty = values.iter().skip(classes).step_by(columns).sum::<f64>() / y.len() as f64;
-    Ok(vec![
-        ("accuracy", metrics::accuracy(&p, &labels)?),
-        ("nll", metrics::negative_log_likelihood(&p, &labels)?),
-        ("ece", metrics::calibration_error(&p, &labels, BINS)?),
-        ("uncertainty", uncertainty),
-    ])
 }
 
 /// A number with five significant digits.

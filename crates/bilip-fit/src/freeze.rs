@@ -1,19 +1,19 @@
 //! Trained models in the user's units, as they are stored.
 
-use anyhow::Result;
 use bilip::faer::Mat;
 use bilip::{BiLipNet, BiLipschitz, Mlp, Network, Real};
 use bilip_burn::{Accumulation, GpNet, Loss, MonLip, PartialPlNet, PlNet};
 use burn::tensor::backend::AutodiffBackend;
 
-use super::prepare::{Prepared, padded};
-use crate::standardize::Standard;
+use crate::error::Result;
+use crate::prepare::{Prepared, padded};
+use crate::standard::Standard;
 
 /// The ridge of the Laplace approximation.
 const RIDGE: f64 = 1.0;
 
 /// A network in the user's units: `√s·G` under a potential of scale s, `s·G + m` otherwise.
-pub(super) fn scaled<T: Real>(net: BiLipNet<T>, prepared: &Prepared, potential: bool) -> Result<BiLipNet<T>> {
+pub(crate) fn scaled<T: Real>(net: BiLipNet<T>, prepared: &Prepared, potential: bool) -> Result<BiLipNet<T>> {
     let output = if potential {
         let n = prepared.inputs.len();
         let root = Standard {
@@ -27,7 +27,7 @@ pub(super) fn scaled<T: Real>(net: BiLipNet<T>, prepared: &Prepared, potential: 
     Ok(net.with_scalings(prepared.x.forward()?, output)?)
 }
 
-pub(super) fn freeze_monlip<B: AutodiffBackend, T: Real>(
+pub(crate) fn freeze_monlip<B: AutodiffBackend, T: Real>(
     model: &MonLip<B>,
     prepared: &Prepared,
 ) -> Result<Network<T>> {
@@ -35,7 +35,7 @@ pub(super) fn freeze_monlip<B: AutodiffBackend, T: Real>(
     let free = model.free()?;
     let at = |center: &[f64]| free.in_variables((center, x.scale[0]), (&y.center, y.scale[0]));
     let layer = bilip::MonLip::<T>::from_free(&at(&x.center)?)?;
-    // The centre meets the weights as they are stored: with those before rounding, a large one would not cancel.
+    // The center meets the stored weights: with those before rounding, a large one would not cancel.
     let centered = at(&vec![0.0; x.center.len()])?;
     let gain = (2.0 * layer.design().gap()).sqrt();
     let s = layer.s();
@@ -48,8 +48,8 @@ pub(super) fn freeze_monlip<B: AutodiffBackend, T: Real>(
     Ok(Network::MonLip(layer.with_hidden_bias(bias)?))
 }
 
-/// A classifier in the user's units, its posterior that of the numbers as they are stored.
-pub(super) fn freeze_classifier<B: AutodiffBackend, T: Real>(
+/// A classifier in the user's units, its posterior that of the stored weights.
+pub(crate) fn freeze_classifier<B: AutodiffBackend, T: Real>(
     model: &GpNet<B, bilip_burn::BiLipNet<B>>,
     prepared: &Prepared,
 ) -> Result<Network<T>> {
@@ -79,7 +79,7 @@ fn offset(standardized: f64, prepared: &Prepared) -> f64 {
     prepared.y.scale[0] * standardized + prepared.y.center[0]
 }
 
-pub(super) fn freeze_plnet<B: AutodiffBackend, T: Real>(
+pub(crate) fn freeze_plnet<B: AutodiffBackend, T: Real>(
     model: &PlNet<B>,
     prepared: &Prepared,
     minimum: Option<&[f64]>,
@@ -94,7 +94,7 @@ pub(super) fn freeze_plnet<B: AutodiffBackend, T: Real>(
 }
 
 /// A partial network in the user's units; the scale of p goes into the first layers of the bias networks.
-pub(super) fn partial<T: Real>(
+pub(crate) fn partial<T: Real>(
     frozen: &bilip::PartialBiLipNet<T>,
     prepared: &Prepared,
     potential: bool,
@@ -124,7 +124,7 @@ pub(super) fn partial<T: Real>(
     )?)
 }
 
-pub(super) fn freeze_partial_plnet<B: AutodiffBackend, T: Real>(
+pub(crate) fn freeze_partial_plnet<B: AutodiffBackend, T: Real>(
     model: &PartialPlNet<B>,
     prepared: &Prepared,
 ) -> Result<Network<T>> {

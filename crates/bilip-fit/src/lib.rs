@@ -1,0 +1,24 @@
+//! From a table to a certified model in the user's units: columns, standardizing, training, freezing, and how good the
+//! result is on the rows. See [`fit`].
+//!
+//! No arguments are parsed and nothing is printed here (but progress, where it is asked for): the program and other
+//! callers stand on it alike.
+
+mod error;
+mod fit;
+mod folder;
+mod freeze;
+mod named;
+mod prepare;
+mod quality;
+mod settings;
+mod standard;
+mod table;
+pub mod text;
+
+pub use error::{Error, Result};
+pub use fit::{Fit, fit};
+pub use named::NamedModel;
+pub use quality::{Quality, TargetQuality};
+pub use settings::{FitSettings, ModelKind, Optimizer};
+pub use table::{Table, Variables};
