@@ -1,8 +1,10 @@
 //! Writes one tiny model of every kind and precision into `corpus/load` and `corpus/whole`: where the fuzzers start from.
 
+use bilip::faer::Mat;
 use bilip::{
-    Activation, BiLipNet, BiLipNetFree, Bounds, Classifier, GpHead, Mlp, Model, MonLip, MonLipFree, Network,
-    PartialBiLipNet, PartialPlNet, PlNet, PosteriorPrecision, RandomFeatures, Real, Rng, Scaling,
+    Activation, BiLipNet, BiLipNetFree, Bounds, Classifier, ConvBiLipNet, ConvFree, Convolution, GpHead, ImageClassifier,
+    ImageFeatures, ImageStep, Mlp, Model, MonLip, MonLipFree, Network, Orthogonal, PartialBiLipNet, PartialPlNet, PlNet,
+    PosteriorPrecision, RandomFeatures, Real, Rng, Scaling,
 };
 
 fn networks<T: Real>() -> Result<Vec<Network<T>>, bilip::Error> {
@@ -25,7 +27,25 @@ fn networks<T: Real>() -> Result<Vec<Network<T>>, bilip::Error> {
     let mut precision = PosteriorPrecision::new(2, 0.5)?;
     precision.add(&rng.normals(4), &[0.1; 2])?;
     let head = GpHead::new(features, rng.matrix(2, 2, 1.0), rng.normals(2), &precision)?;
+    let conv = |channels: usize, image: usize, rng: &mut Rng| -> Result<ConvBiLipNet<T>, bilip::Error> {
+        let free = ConvFree::random(channels, image, &[1, 1], 3, bounds, Activation::Relu, 0.5, rng)?;
+        let mixing = Orthogonal::from_free(rng.glorot(channels, channels).as_ref(), &rng.normals(channels))?;
+        ConvBiLipNet::from_free(&[free], vec![mixing], bounds)
+    };
+    let kernels = |count: usize, rng: &mut Rng| rng.normals(count).iter().map(|v| T::round_from(*v)).collect();
+    let thinned = Convolution::new([1, 2], 4, 3, 2, kernels(18, &mut rng))?;
+    let norm = thinned.norm_bound()?;
+    let images = ImageFeatures::new(
+        vec![ImageStep::Convolution(thinned, norm), ImageStep::Block(conv(2, 2, &mut rng)?)],
+        vec![T::round_from(1.5); 2],
+        vec![T::round_from(-0.1); 2],
+        Mat::from_fn(1, 2, |_, j| T::round_from(0.5 - j as f64)),
+        bounds,
+    )?;
     Ok(vec![
+        Network::ConvBiLipNet(conv(1, 3, &mut rng)?),
+        Network::ImageFeatures(images.clone()),
+        Network::ImageClassifier(ImageClassifier::new(images, head.clone(), 0.4)?),
         Network::BiLipNet(scaled.clone()),
         Network::Classifier(Classifier::new(scaled, 1, head, 0.4)?),
         Network::MonLip(MonLip::from_free(&layer)?),

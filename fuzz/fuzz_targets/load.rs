@@ -1,7 +1,7 @@
 //! Feeds arbitrary bytes to the model loader; whatever loads is also used.
 #![no_main]
 
-use bilip::{BiLipschitz, Model, Network, Real, Stored};
+use bilip::Model;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -10,21 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
         let again = model.to_bytes().expect("a loaded model can be written");
         Model::from_bytes(&again).expect("and read again");
         model.verify();
-        match &model.network {
-            Stored::F32(network) => evaluate(network),
-            Stored::F64(network) => evaluate(network),
-        }
+        let x = vec![0.5; model.dim()];
+        drop(model.evaluate(&x, &vec![0.5; model.parameters()]));
     }
 });
-
-fn evaluate<T: Real>(network: &Network<T>) {
-    let x = vec![T::round_from(0.5); network.dim()];
-    match network {
-        Network::MonLip(layer) => drop(layer.forward(&x)),
-        Network::BiLipNet(net) => drop(net.forward(&x)),
-        Network::PlNet(f) => drop(f.value(&x)),
-        Network::PartialBiLipNet(net) => drop(net.forward(&x, &vec![T::round_from(0.5); net.parameters()])),
-        Network::PartialPlNet(f) => drop(f.value(&x, &vec![T::round_from(0.5); f.net().parameters()])),
-        _ => {}
-    }
-}

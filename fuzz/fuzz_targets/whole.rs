@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bilip::{BiLipschitz, Inverse, InverseOptions, Minimum, Model, Network, Real, Rng, Status, Stored};
+use bilip::{Inverse, InverseOptions, Minimum, Model, Rng, Status};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 
 /// Files that were models and went the whole way.
@@ -73,10 +73,7 @@ fuzz_target!(|bytes: &[u8]| {
         let certificate = model.verify();
         assert_eq!(certificate, model.certificate());
         let _ = certificate.to_string();
-        match &model.network {
-            Stored::F32(network) => use_it(network),
-            Stored::F64(network) => use_it(network),
-        }
+        use_it(&model);
         if let Ok(graph) = model.to_onnx(&BTreeMap::new()) {
             assert!(!graph.bytes.is_empty() && graph.certificate.proved().bounds().is_some());
         }
@@ -85,43 +82,21 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-fn use_it<T: Real>(network: &Network<T>) {
-    let n = network.dim();
-    let x: Vec<T> = (0..3 * n).map(|k| T::round_from([0.5, -3.0, 1e30][k / n])).collect();
+fn use_it(model: &Model) {
+    let n = model.dim();
+    let x: Vec<f64> = (0..3 * n).map(|k| [0.5, -3.0, 1e30][k / n]).collect();
     let y: Vec<f64> = (0..3 * n).map(|k| [0.5, -3.0, f64::MAX][k / n]).collect();
+    let p = vec![0.5; 3 * model.parameters()];
     let options = InverseOptions::default();
-    match network {
-        Network::MonLip(layer) => {
-            drop(layer.forward(&x));
-            drop(layer.jacobian(&x));
-            check(layer.inverse(&y, &options));
+    drop(model.evaluate(&x, &p));
+    drop(model.vjp(&x, &p, &vec![1.0; 3 * model.outputs()]));
+    if model.is_invertible() {
+        check(model.invert(&y, &p, &options));
+    }
+    if model.is_potential() {
+        for minimum in model.minimize(&p, &options).unwrap_or_default() {
+            check_minimum(minimum);
         }
-        Network::BiLipNet(net) => {
-            drop(net.forward(&x));
-            drop(net.jacobian(&x));
-            check(net.inverse(&y, &options));
-        }
-        Network::PlNet(f) => {
-            drop(f.value(&x));
-            drop(f.gradient(&x));
-            drop(f.minimize(&options).map(check_minimum));
-        }
-        Network::PartialBiLipNet(net) => {
-            let p = vec![0.5; 3 * net.parameters()];
-            let single: Vec<T> = p.iter().map(|v| T::round_from(*v)).collect();
-            drop(net.forward(&x, &single));
-            check(net.inverse(&y, &p, &options));
-        }
-        Network::PartialPlNet(f) => {
-            let p = vec![0.5; 3 * f.net().parameters()];
-            let single: Vec<T> = p.iter().map(|v| T::round_from(*v)).collect();
-            drop(f.value(&x, &single));
-            for minimum in f.minimize(&p, &options).unwrap_or_default() {
-                check_minimum(minimum);
-            }
-        }
-        Network::Classifier(c) => drop(c.probabilities(&x)),
-        _ => {}
     }
 }
 

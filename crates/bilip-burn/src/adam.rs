@@ -46,7 +46,7 @@ pub struct AdamState<B: Backend, const D: usize> {
 }
 
 impl Adam {
-    /// An optimiser for a module.
+    /// An optimizer for a module.
     pub fn init<B, M>(self) -> OptimizerAdaptor<Adam, M, B>
     where
         B: AutodiffBackend,

@@ -50,7 +50,7 @@ pub struct ResidualConfig {
 }
 
 impl ResidualConfig {
-    /// An i-ResNet with ReLU and honest spectral normalisation.
+    /// An i-ResNet with ReLU and spectral normalization by power iteration.
     pub fn i_resnet(n: usize, hidden: &[usize], depth: usize, bounds: BoundsMode) -> Self {
         ResidualConfig {
             n,
@@ -65,7 +65,7 @@ impl ResidualConfig {
         }
     }
 
-    /// An i-DenseNet with ReLU, honest spectral normalisation and real concatenation.
+    /// An i-DenseNet with ReLU, spectral normalization by power iteration and real concatenation.
     pub fn i_densenet(n: usize, hidden: &[usize], depth: usize, bounds: BoundsMode) -> Self {
         ResidualConfig {
             branch: Branch::Dense,
@@ -212,7 +212,7 @@ impl<B: Backend> ResidualNet<B> {
         self.layers.iter().fold(x, |x, layer| layer.forward(x))
     }
 
-    /// The bounds claimed: what the parameterisation is meant to keep. The power iteration sees a norm from below, so
+    /// The bounds claimed: what the parameterization is meant to keep. The power iteration sees a norm from below, so
     /// that only [`certified_bounds`](Self::certified_bounds) is a proof.
     ///
     /// # Errors

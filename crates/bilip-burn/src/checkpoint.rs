@@ -1,6 +1,6 @@
 //! Checkpoints: what a run needs to go on as if it had never stopped.
 //!
-//! A file holds a magic number, a checksum, a JSON header and the records of model and optimiser. It is written to a
+//! A file holds a magic number, a checksum, a JSON header and the records of model and optimizer. It is written to a
 //! temporary name and renamed; the last two are kept, so that a damaged one never costs more than one interval.
 
 use std::io::Write;

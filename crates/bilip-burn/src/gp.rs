@@ -40,7 +40,7 @@ pub struct GpConfig {
     pub length_scale: f64,
     /// Whether frequencies come in perpendicular blocks.
     pub orthogonal: bool,
-    /// Whether rows are normalised first.
+    /// Whether rows are normalized first.
     pub normalize: bool,
     /// The seed.
     pub seed: u64,
@@ -166,7 +166,7 @@ impl<B: Backend> RandomFeatureGp<B> {
         ops::matmul(features, self.weights.val()) + self.bias.val().unsqueeze()
     }
 
-    /// The features with the numbers as they are stored, in f64.
+    /// The features of the stored numbers, in f64.
     ///
     /// # Errors
     /// When a number is not finite.

@@ -114,7 +114,7 @@ impl MonLipConfig {
 /// A μ-strongly monotone, ν-Lipschitz layer to be trained.
 ///
 /// All matrices, gains and the output bias lie in one flat parameter, so that the layer is one node of the graph and
-/// one tensor for the optimiser.
+/// one tensor for the optimizer.
 #[derive(Module, Debug)]
 pub struct MonLip<B: Backend> {
     phi: Param<Tensor<B, 1>>,
@@ -385,12 +385,12 @@ impl<B: Backend> HouseholderOrthogonal<B> {
     }
 }
 
-/// How the orthogonal layers of a network are parameterised.
+/// How the orthogonal layers of a network are parameterized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrthogonalKind {
     /// By Cayley transforms: every rotation without an eigenvalue −1.
     Cayley,
-    /// By products of so many Householder reflections: cheaper when there are few, every orthogonal matrix with n.
+    /// By products of N Householder reflections: cheaper when there are few, every orthogonal matrix with n.
     Householder(usize),
 }
 

@@ -45,7 +45,7 @@ impl BiLipNetConfig {
         }
         self.layer.bounds.check()?;
         let share = self.layer.bounds.share(self.blocks)?;
-        // Every part its own stream: seeds that differ in the high bits cannot meet for neighbouring networks.
+        // Every part its own stream: seeds that differ in the high bits cannot meet for neighboring networks.
         let seed = |part: u64| self.layer.seed ^ (part << 48);
         Ok(BiLipNet {
             fixed: match self.layer.bounds {

@@ -389,7 +389,7 @@ pub(crate) trait Kernels: Backend {
         }
     }
 
-    /// Images, one a row, at their frequencies: a product with a table, that of the inverse transform or the other.
+    /// Images, one per row, at their frequencies: a product with a table, that of the inverse transform or the other.
     ///
     /// # Shapes
     /// `[2·frequencies, pixels]` and `[images, pixels] → [2·frequencies, images]`

@@ -157,7 +157,7 @@ pub(crate) fn complex_inverse<B: Backend>(
     Tensor::cat(vec![z, below], 1)
 }
 
-/// Images with zeros around them, so many above and below, to the left and to the right.
+/// Images with zeros around them, with the number of rows above and below, of columns left and right.
 pub(crate) fn framed<B: Backend, const D: usize>(
     x: Tensor<B, D>,
     rows: [usize; 2],

@@ -11,7 +11,7 @@ use crate::network::BiLipNet;
 use crate::partial::PartialBiLipNet;
 use crate::predict::Predict;
 
-/// `½‖G(x)‖² + c`, or `½‖G(x) − G(x₀)‖² + c` when the minimiser x₀ is known, to be trained.
+/// `½‖G(x)‖² + c`, or `½‖G(x) − G(x₀)‖² + c` when the minimizer x₀ is known, to be trained.
 #[derive(Module, Debug)]
 pub struct Quadratic<B: Backend, M: Module<B>> {
     net: M,

@@ -31,7 +31,7 @@ struct Log {
 }
 
 impl Progress {
-    /// Of so many epochs, or what else is counted, some of which are done already.
+    /// Of a number of epochs, or what else is counted, some of which are done already.
     pub fn new(shown: bool, done: usize, count: usize, what: &'static str) -> Self {
         let bar = if shown {
             let template = format!("{{bar:30}} {{pos}}/{{len}} {what}{{prefix}}{{msg}}, {{eta}} left");

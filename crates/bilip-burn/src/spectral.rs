@@ -113,7 +113,7 @@ impl<B: Backend> NormalizedLinear<B> {
         NormalizedLinear { vector, ..self }
     }
 
-    /// A proved bound on the norm of the normalised weight, computed from the parameters in f64.
+    /// A proved bound on the norm of the normalized weight, computed from the parameters in f64.
     pub fn certified_norm(&self) -> f64 {
         let [inputs, outputs] = self.weight.val().dims();
         let numbers = |t: Tensor<B, 2>| -> Vec<f64> { t.to_data().iter::<f64>().collect() };

@@ -22,7 +22,7 @@ use crate::progress::Progress;
 use crate::schedule::Schedule;
 use crate::vision::Augment;
 
-/// What is minimised.
+/// What is minimized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// `½·mean squared error`.
@@ -31,7 +31,7 @@ pub enum Loss {
     CrossEntropy,
 }
 
-/// The optimiser of a run.
+/// The optimizer of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OptimizerKind {
     /// Adam, or AdamW with a decay.
@@ -54,7 +54,7 @@ pub enum OptimizerKind {
 /// | `schedule_steps` | none | length of the schedule in steps; the run's own if none |
 /// | `loss`, `optimizer` | ½·MSE, Adam | |
 /// | `seed` | 0 | order of the batches |
-/// | `patience` | none | stops after so many epochs without a better validation loss |
+/// | `patience` | none | stops after this many epochs without a better validation loss |
 /// | `clip` | none | largest norm of a parameter's gradient |
 /// | `checkpoints` | none | folder of checkpoints; a run found there is resumed |
 /// | `checkpoint_every` | 10 | epochs between checkpoints |
@@ -71,7 +71,7 @@ pub struct TrainConfig {
     pub schedule: Schedule,
     /// Length of the schedule in steps; `None` takes the run's own.
     pub schedule_steps: Option<usize>,
-    /// What is minimised.
+    /// What is minimized.
     pub loss: Loss,
     /// By what.
     pub optimizer: OptimizerKind,

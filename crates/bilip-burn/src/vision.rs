@@ -30,7 +30,7 @@ pub struct ConvFeaturesConfig {
     pub bounds: Bounds,
     /// Numbers that the head sees.
     pub outputs: usize,
-    /// Weight of the squares of plain convolutions and batch normalisation in the loss.
+    /// Weight of the squares of plain convolutions and batch normalization in the loss.
     pub decay: f64,
     /// Seed of the initial parameters.
     pub seed: u64,
@@ -106,7 +106,7 @@ impl ConvFeaturesConfig {
     }
 }
 
-/// The feature map of the paper's image network: convolutions of bounded norm, each before a bi-Lipschitz block; then batch normalisation, ReLU, the mean over the
+/// The feature map of the paper's image network: convolutions of bounded norm, each before a bi-Lipschitz block; then batch normalization, ReLU, the mean over the
 /// image and a fixed random projection.
 #[derive(Module, Debug)]
 pub struct ConvFeatures<B: Backend> {
@@ -245,11 +245,11 @@ pub struct WideResNetConfig {
     pub width: usize,
     /// The bound on every residual branch: that on the norm of its second convolution, where its first and the shortcut have 1.
     pub bound: f64,
-    /// Whether there is batch normalisation before every activation of the branches, too: better, and without any guarantee.
+    /// Whether there is batch normalization before every activation of the branches, too: better, and without any guarantee.
     pub batch_norm: bool,
     /// Numbers that the head sees.
     pub outputs: usize,
-    /// Weight of the squares of convolutions and batch normalisation in the loss.
+    /// Weight of the squares of convolutions and batch normalization in the loss.
     pub decay: f64,
     /// Seed of the initial parameters.
     pub seed: u64,
@@ -339,7 +339,7 @@ impl WideResNetConfig {
     }
 }
 
-/// `shortcut(x) + W₂∗relu(W₁∗relu(x) + b₁) + b₂`, with batch normalisation before the activations or without. (A bias of the shortcut would be one with `b₂`.)
+/// `shortcut(x) + W₂∗relu(W₁∗relu(x) + b₁) + b₂`, with batch normalization before the activations or without. (A bias of the shortcut would be one with `b₂`.)
 #[derive(Module, Debug)]
 struct ResidualBlock<B: Backend> {
     first_norm: Option<BatchNorm<B>>,
@@ -398,7 +398,7 @@ impl<B: Backend> ResidualBlock<B> {
     }
 }
 
-/// The feature map of SNGP on images: a wide residual network whose convolutions have bounded norm; then batch normalisation, ReLU, the mean over the image and a
+/// The feature map of SNGP on images: a wide residual network whose convolutions have bounded norm; then batch normalization, ReLU, the mean over the image and a
 /// fixed random projection, as in [`ConvFeatures`].
 #[derive(Module, Debug)]
 pub struct WideResNet<B: Backend> {

@@ -6,7 +6,7 @@ use bilip::{Activation, Method};
 use bilip_burn::Device;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Networks with proved bounds: fit, certify, invert, minimise.
+/// Networks with proved bounds: fit, certify, invert, minimize.
 #[derive(Parser, Debug)]
 #[command(
     name = "bilip",
@@ -29,7 +29,7 @@ pub enum Command {
     Invert(Invert),
     /// Compute the global minimum of a PL network, with its proved distance
     Minimize(Minimize),
-    /// Prove the bounds of a model's stored numbers anew
+    /// Prove the bounds of a model from its stored weights
     Certify(Certify),
     /// Show what a model file holds
     Inspect(Inspect),
@@ -94,7 +94,7 @@ pub enum OptimizerName {
 #[derive(Args, Debug)]
 #[command(
     next_line_help = false,
-    after_help = "Bounds that you give hold in your units, for which all inputs share one factor; with --per-column, and when you give none, each column has its own and the bounds are those of the standardised variables. The report is in your units always. Those of a classifier are always of the standardised variables: how much its features stretch distances [default: 0.5 to 2].\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
+    after_help = "Bounds that you give hold in your units, for which all inputs share one factor; with --per-column, and when you give none, each column has its own and the bounds are those of the standardized variables. The report is in your units always. Those of a classifier are always of the standardized variables: how much its features stretch distances [default: 0.5 to 2].\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
 )]
 pub struct Fit {
     /// Table: .csv (with a header or not), .npy, or - for CSV on standard input
@@ -129,7 +129,7 @@ pub struct Fit {
     /// relu, leaky_relu, tanh, sigmoid, arctan, softplus, elu or identity
     #[arg(long, default_value = "relu", value_parser = activation)]
     pub activation: Activation,
-    /// Orthogonal layers as products of so many Householder reflections instead of Cayley transforms
+    /// Orthogonal layers as products of N Householder reflections instead of Cayley transforms
     #[arg(long, value_name = "COUNT")]
     pub householder: Option<usize>,
     /// Q of the general form, with Q'Q <= I instead of Q'Q = I
@@ -184,7 +184,7 @@ pub struct Fit {
         value_name = "SHARE"
     )]
     pub validation: f64,
-    /// Stop after so many epochs without a better validation loss
+    /// Stop after this many epochs without a better validation loss
     #[arg(long, value_name = "EPOCHS")]
     pub patience: Option<usize>,
     /// Seed of weights, held-out rows and batches
@@ -434,7 +434,7 @@ pub struct Bench {
 #[cfg(feature = "repro")]
 #[derive(Args, Debug)]
 #[command(
-    after_help = "What has been run is not run again: give another --out, or remove the folder, to start anew.\n\nExample:\n  bilip repro step --quick"
+    after_help = "What has been run is not run again: give another --out, or remove the folder, to start again.\n\nExample:\n  bilip repro step --quick"
 )]
 pub struct Repro {
     /// step, rosenbrock, rosenbrock-sine, parametric, rosenbrock20, solver, inverse, moons, cifar10, all; or report

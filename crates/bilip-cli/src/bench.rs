@@ -168,7 +168,7 @@ fn image_blocks() -> [(f64, f64); 3] {
 /// The width of the paper's image network.
 const IMAGE_WIDTH: usize = 10;
 
-/// Operations that a step of the image network cannot do without: at every frequency the inverse of Q's complex matrix and the two products of its way back, and the
+/// Operations that a step of the image network cannot do without: at every frequency the inverse of Q's complex matrix and the two products of its backward pass, and the
 /// batch through S and its adjoint, three times each; and the plain convolutions. Fast Fourier transforms would be less than a per cent of it.
 fn image_flops(batch: f64) -> f64 {
     let mut total = 0.0;

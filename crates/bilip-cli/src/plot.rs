@@ -249,15 +249,15 @@ impl Picture<'_> {
             for (k, class) in classes.iter().enumerate() {
                 let rows = x.chunks_exact(self.names.len()).zip(y);
                 let points = rows.filter(|(_, y)| **y == k as f64).map(|(r, _)| (r[a], r[b]));
-                panel.push(Mark::points(points.collect(), k + 1).labelled(class.clone()));
+                panel.push(Mark::points(points.collect(), k + 1).labeled(class.clone()));
             }
         } else if let Some((x, _)) = self.data {
             let points = x.chunks_exact(self.names.len()).map(|r| (r[a], r[b])).collect();
-            panel.push(Mark::points(points, 7).labelled("data"));
+            panel.push(Mark::points(points, 7).labeled("data"));
         }
         if let Some(m) = self.minimum {
             let label = format!("minimum {}", (m.value * 1e6).round() / 1e6);
-            panel.push(Mark::cross(m.x[a], m.x[b], 1).labelled(label));
+            panel.push(Mark::cross(m.x[a], m.x[b], 1).labeled(label));
         }
         Ok(Figure::new(vec![panel]).panel_size(560.0, 460.0))
     }
@@ -283,7 +283,7 @@ impl Picture<'_> {
             && self.names.len() == 1
         {
             let points = x.iter().copied().zip(y.iter().copied()).collect();
-            panel.push(Mark::points(points, 6).labelled("data"));
+            panel.push(Mark::points(points, 6).labeled("data"));
         }
         for (k, target) in targets.iter().enumerate().take(8) {
             let line = points
@@ -293,12 +293,12 @@ impl Picture<'_> {
                 .collect();
             let mut mark = Mark::line(line, k);
             if targets.len() > 1 {
-                mark = mark.labelled(target.clone());
+                mark = mark.labeled(target.clone());
             }
             panel.push(mark);
         }
         if let Some(m) = self.minimum {
-            panel.push(Mark::cross(m.x[axis], m.value, 1).labelled("minimum"));
+            panel.push(Mark::cross(m.x[axis], m.value, 1).labeled("minimum"));
         }
         Ok(Figure::new(vec![panel]).panel_size(560.0, 420.0))
     }

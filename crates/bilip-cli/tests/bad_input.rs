@@ -100,8 +100,8 @@ fn prepare() -> Place {
     place.write("swapped.csv", "Minutes,Temperature\n20,200\n");
     place.write("far.csv", "1e200,20\n");
     let numbers = good.split_once('\n').unwrap().1;
-    place.write("spoilt.csv", format!("1,NA,3\n{numbers}"));
-    place.write("spoilt2.csv", format!("1.0,2.0x,3.0\n{numbers}"));
+    place.write("damaged.csv", format!("1,NA,3\n{numbers}"));
+    place.write("damaged2.csv", format!("1.0,2.0x,3.0\n{numbers}"));
     place.write("single.csv", "200\n");
     place.write("wide.csv", "1,2,3,4,5\n");
     place.write("kind.toml", "kind = \"resnet\"\n");
@@ -166,11 +166,11 @@ fn every_bad_input_is_one_clear_message() {
         ),
         ("fit huge.csv --target 1 -o out.safetensors".into(), "column 2"),
         (
-            "fit spoilt.csv --target 3 -o out.safetensors".into(),
+            "fit damaged.csv --target 3 -o out.safetensors".into(),
             "\"NA\" is not a number, and the line is not a header",
         ),
         (
-            "fit spoilt2.csv --target 3 -o out.safetensors".into(),
+            "fit damaged2.csv --target 3 -o out.safetensors".into(),
             "\"2.0x\" is not a number",
         ),
         // Columns.

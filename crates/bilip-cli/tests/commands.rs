@@ -233,10 +233,10 @@ fn a_classifier_says_what_it_does_not_know() {
     assert_eq!(summary["certificate"]["holds"], true);
     let certificate = place.json("certify m.safetensors --json");
     assert_eq!(certificate["holds"], true);
-    // Standardised variables within a factor of two either way; the columns' own factors are 1 and 2.
+    // Standardized variables within a factor of two either way; the columns' own factors are 1 and 2.
     assert!(certificate["nu"].as_f64().unwrap() <= 4.0 && certificate["mu"].as_f64().unwrap() >= 0.5 - 1e-9);
 
-    // The table may keep its column of classes; a word comes first, then the numbers.
+    // The table may keep its column of classes; the class comes first, then the numbers.
     let text = place.ok(&format!("eval m.safetensors -i {moons}"));
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("class,p(lower),p(upper),uncertainty"));

@@ -1,4 +1,4 @@
-//! Trained models in the user's units, as they are stored.
+//! Trained models in the user's units, with their stored weights.
 
 use bilip::faer::Mat;
 use bilip::{BiLipNet, BiLipschitz, Mlp, Network, Real};

@@ -59,7 +59,7 @@ pub struct ModelConfig {
     pub name: String,
     /// What it is.
     pub kind: Kind,
-    /// For the residual baselines and feature maps: the variant of the published code instead of the honest one.
+    /// For the residual baselines and feature maps: the variant of the published code instead of the one with the spectral norm.
     #[serde(default)]
     pub published: bool,
     /// Fixed bounds (μ, ν).
@@ -82,10 +82,10 @@ pub struct ModelConfig {
     /// Another largest learning rate than the experiment's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<f64>,
-    /// Whether a residual network on images has batch normalisation.
+    /// Whether a residual network on images has batch normalization.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub batch_norm: bool,
-    /// At most so many seeds.
+    /// Most seeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seeds: Option<usize>,
 }

@@ -197,7 +197,7 @@ pub fn html(folder: &Path) -> Result<usize> {
         ));
     }
     let mut out = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>bilip: the evidence</title><style>{STYLE}</style></head><body>\n<h1>bilip: the evidence</h1>\n<p>Experiments of “Monotone, Bi-Lipschitz, and Polyak-Łojasiewicz Networks” (ICML 2024), rerun. Bounds called certified are proved for the stored weights; slopes are measured. Tightness is the measured slope over the certified one (for μ the other way round): 1 is tight. Baselines are shown honest and, labelled so, as published.</p>\n<p class=\"meta\">Page made on {} on {}.</p>\n<nav>",
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>bilip: the evidence</title><style>{STYLE}</style></head><body>\n<h1>bilip: the evidence</h1>\n<p>Experiments of “Monotone, Bi-Lipschitz, and Polyak-Łojasiewicz Networks” (ICML 2024), rerun. Bounds called certified are proved for the stored weights; slopes are measured. Tightness is the measured slope over the certified one (for μ the other way round): 1 is tight. Baselines are shown with spectral norms and, labeled so, as published.</p>\n<p class=\"meta\">Page made on {} on {}.</p>\n<nav>",
         today(),
         escape(&machine())
     );

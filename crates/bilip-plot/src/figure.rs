@@ -104,7 +104,7 @@ impl Mark {
     }
 
     /// The mark with an entry in the legend.
-    pub fn labelled(mut self, label: impl Into<String>) -> Self {
+    pub fn labeled(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self
     }

@@ -3,7 +3,7 @@
 //! ```
 //! use bilip_plot::{Figure, Mark, Panel};
 //! let mut panel = Panel::new("a parabola", "x", "f");
-//! panel.push(Mark::line((0..=20).map(|k| (k as f64, (k * k) as f64)).collect(), 0).labelled("x²"));
+//! panel.push(Mark::line((0..=20).map(|k| (k as f64, (k * k) as f64)).collect(), 0).labeled("x²"));
 //! let svg = Figure::new(vec![panel]).svg();
 //! assert!(svg.starts_with("<svg") && svg.contains("x²"));
 //! ```

@@ -171,7 +171,7 @@ fn ticks((low, high): (f64, f64), log: bool, count: usize) -> Vec<(f64, String)>
     }
     let first = (low / step).ceil() as i64;
     let last = (high / step).floor() as i64;
-    // Digits that tell neighbouring ticks apart.
+    // Digits that tell neighboring ticks apart.
     let digits = (-step.log10().floor()).max(0.0) as usize;
     (first..=last)
         .take(50)
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn a_figure_is_well_formed_whatever_it_shows() {
         let mut odd = Panel::new("a < b & \"c\"", "x", "y").y_log();
-        odd.push(Mark::line(vec![(0.0, 1.0), (1.0, f64::NAN), (2.0, 1e-9), (3.0, 0.0)], 3).labelled("<p>"));
+        odd.push(Mark::line(vec![(0.0, 1.0), (1.0, f64::NAN), (2.0, 1e-9), (3.0, 0.0)], 3).labeled("<p>"));
         odd.push(Mark::points(vec![], 1));
         let mut bowl = Panel::new("bowl", "x", "y").x_range(-1.0, 1.0).y_range(-1.0, 1.0);
         let values: Vec<f64> = (0..2_500)
@@ -381,7 +381,7 @@ mod tests {
         let all = levels(&values, 9);
         assert!(all.windows(2).all(|w| w[0] < w[1]));
         bowl.push(Mark::contours(values, 50, all));
-        bowl.push(Mark::cross(0.0, 0.0, 1).labelled("minimum"));
+        bowl.push(Mark::cross(0.0, 0.0, 1).labeled("minimum"));
         let svg = Figure::new(vec![odd, bowl, Panel::new("empty", "", "")])
             .columns(2)
             .panel_size(300.0, 250.0)

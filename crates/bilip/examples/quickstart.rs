@@ -1,4 +1,4 @@
-//! Builds a network, certifies it, inverts a point, and minimises a PL network.
+//! Builds a network, certifies it, inverts a point, and minimizes a PL network.
 
 use bilip::{Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, InverseOptions, PlNet, Rng};
 

@@ -166,7 +166,7 @@ impl<B: Backend> Fourier<B> {
     }
 }
 
-/// The Cayley transforms of tall complex matrices, so many of them above each other: the square parts, and the rest.
+/// The Cayley transforms of tall complex matrices, several above each other: the square parts, and the rest.
 ///
 /// # Shapes
 /// `[count, 2·pieces·rows, n] → [count·pieces, 2·n, n]` and `[count·pieces, 2·(rows − n), n]`

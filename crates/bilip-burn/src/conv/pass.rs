@@ -1,10 +1,10 @@
 //! The batch through the explicit layer, forward and backward: one node of the graph.
 //!
-//! With `F` the table of the Fourier transform and `T` that of its inverse, images `z` one a row, and spectra one a column,
+//! With `F` the table of the Fourier transform and `T` that of its inverse, images `z` one per row, and spectra one per column,
 //! ```text
 //! ẑ = F zᵀ,   z = ẑᵀ T;   v̂_k = S_k x̂ + V_k ẑ_{k−1},   z_k = σ(v̂_kᵀ T + b_k),   y = (Σ S_kᴴ ẑ_k)ᵀ T.
 //! ```
-//! The way back meets the same products with factors exchanged: `Ĝ = T ȳᵀ`, `Ẑ̄ = S Ĝ`, then layer by layer from the last `z̄_k = (S_k Ĝ + V_{k+1}ᴴ v̂̄_{k+1})ᵀ F`,
+//! The backward pass meets the same products with factors exchanged: `Ĝ = T ȳᵀ`, `Ẑ̄ = S Ĝ`, then layer by layer from the last `z̄_k = (S_k Ĝ + V_{k+1}ᴴ v̂̄_{k+1})ᵀ F`,
 //! `v̂̄_k = T (z̄_k ∘ σ′)ᵀ`, and in the end `S̄ = Ẑ Ĝᵀ + v̂̄ x̂ᵀ`, `x̄ = (Sᴴ v̂̄)ᵀ F`. Left to itself, automatic differentiation would fill and add up a gradient of the size of
 //! all layers for every one of them.
 
@@ -47,7 +47,7 @@ pub(crate) struct Pass<B: Backend> {
     pub backward: Table<B>,
 }
 
-/// What the way back needs of the way there.
+/// Saved for the backward pass.
 #[derive(Clone, Debug)]
 pub(crate) struct Tape<B: Backend> {
     /// `x̂` and all `ẑ`.
@@ -61,7 +61,7 @@ pub(crate) struct Tape<B: Backend> {
 pub(crate) trait Multiply<B: Backend> {
     fn multiply<const D: usize>(&self, a: Tensor<B, D>, b: Tensor<B, D>, order: Order) -> Tensor<B, D>;
 
-    /// Images, one a row, at their frequencies, one a row.
+    /// Images, one per row, at their frequencies, one per row.
     fn spectra(&self, table: &Table<B>, x: Tensor<B, 2>) -> Tensor<B, 2> {
         self.multiply(table.values.clone(), x, Order::Right)
     }

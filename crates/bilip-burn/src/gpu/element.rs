@@ -412,7 +412,7 @@ pub fn small_forward(
     }
 }
 
-/// The way back through a small square transform: `W̄ = −½(J + I)ᵀJ̄(J + I)ᵀ`, then the scaling.
+/// Backward through a small square transform: `W̄ = −½(J + I)ᵀJ̄(J + I)ᵀ`, then the scaling.
 #[cube(launch)]
 pub fn small_backward(
     free: &Array<f32>,
@@ -542,7 +542,7 @@ pub fn pad(from: &Array<f32>, to: &mut Array<f32>, n: u32, size: u32) {
     to[at] = value;
 }
 
-/// `y = μx + b_y + √(γ/2)·Σ` of the layers' parts, or on the way back `x̄ = μȳ + √(2γ)·Σ`.
+/// `y = μx + b_y + √(γ/2)·Σ` of the layers' parts, or backward `x̄ = μȳ + √(2γ)·Σ`.
 #[cube(launch)]
 pub fn finish_rows(
     x: &Array<f32>,

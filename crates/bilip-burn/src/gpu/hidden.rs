@@ -218,7 +218,7 @@ pub fn forward_layer(
     }
 }
 
-/// The way back through one hidden layer: the cotangent of ẑ, `√(γ/2)·S·ȳ + V₊ᵀδ₊`, times the slopes.
+/// Backward through one hidden layer: the cotangent of ẑ, `√(γ/2)·S·ȳ + V₊ᵀδ₊`, times the slopes.
 #[cube(launch)]
 pub fn backward_layer(
     weights: &Array<f32>,
@@ -414,7 +414,7 @@ pub fn forward_chain(
     }
 }
 
-/// All hidden layers of a few rows on the way back: as [`backward_layer`].
+/// All hidden layers of a few rows, backward: as [`backward_layer`].
 #[cube(launch)]
 pub fn backward_chain(
     weights: &Array<f32>,

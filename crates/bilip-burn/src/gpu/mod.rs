@@ -98,7 +98,7 @@ fn padded(width: usize) -> usize {
     }
 }
 
-/// What the way back through a monotone layer needs.
+/// Saved for backward through a monotone layer.
 #[derive(Clone, Debug)]
 pub struct MonLipTape<R: CubeRuntime> {
     transforms: Transforms<R>,
@@ -114,7 +114,7 @@ pub struct MonLipTape<R: CubeRuntime> {
     bias_per_row: bool,
 }
 
-/// What the way back through a square transform needs.
+/// Saved for backward through a square transform.
 #[derive(Clone, Debug)]
 pub struct CayleyTape<R: CubeRuntime> {
     gain: Buffer<R>,
@@ -158,7 +158,7 @@ impl<R: Gpu, B: BoolElement> Kernels for CubeBackend<R, f32, i32, B> {
         let chain = Chain::choose(size, rows);
         let v = x.like(after * square);
         let weights = View::new(&v, size, square);
-        // A chain reads the weights transposed on the way here, and as they are on the way back.
+        // A chain reads the weights transposed forward, and as they are backward.
         let to = if chain.is_some() { weights.t() } else { weights };
         product(j2.t(), j, to, (size, size, size), after, 2.0, false);
         let q = View::new(&transforms.q, n, size * n);

@@ -65,7 +65,7 @@ impl<'a, R: Gpu> View<'a, R> {
         }
     }
 
-    /// The same, so many numbers further on.
+    /// The same, moved by an offset.
     pub fn at(self, offset: usize) -> Self {
         View {
             offset: self.offset + offset,
@@ -97,7 +97,7 @@ impl<'a, R: Gpu> View<'a, R> {
 pub struct Tile {
     /// Blocks of 4×4 a unit, in each direction: 1 or 2.
     pub blocks: usize,
-    /// Whether neighbours in memory are neighbours along the sum, in the left and the right factor.
+    /// Whether neighbors in memory are neighbors along the sum, in the left and the right factor.
     pub left_along: bool,
     pub right_along: bool,
 }
@@ -128,7 +128,7 @@ impl Tile {
 /// Four numbers that travel together.
 pub type Four = Vector<f32, Const<4>>;
 
-/// The unit's four neighbouring entries of one factor: entry (`along`, `across`) of it with its bounds.
+/// The unit's four neighboring entries of one factor: entry (`along`, `across`) of it with its bounds.
 #[cube]
 fn fetch(
     from: &Array<f32>,
@@ -173,7 +173,7 @@ pub fn accumulate(
     let depth = comptime!(tile.depth());
     let blocks = comptime!(tile.blocks);
     let quads = comptime!(size / 4);
-    // Odd lengths of four numbers would cost the alignment; one spare quad keeps neighbours off each other's banks.
+    // Odd lengths of four numbers would cost the alignment; one spare quad keeps neighbors off each other's banks.
     let pitch = comptime!(quads + 1);
     let mut left = SharedMemory::<Four>::new(comptime!(2 * depth * pitch));
     let mut right = SharedMemory::<Four>::new(comptime!(2 * depth * pitch));
@@ -352,7 +352,7 @@ pub fn on_tensor_cores<R: Gpu>(a: &CubeTensor<R>, b: &CubeTensor<R>) -> Option<C
     if m.min(n).min(k) < 16 || !properties.supports_type(narrow) {
         return None;
     }
-    // The tensor map wants neighbours in one direction, and 16 bytes or a multiple of that in all others.
+    // The tensor map needs neighbors in one direction, and 16 bytes or a multiple of that in all others.
     let mapped = |t: &CubeTensor<R>| {
         let (strides, shape) = (t.meta.strides(), t.meta.shape());
         let inner = if strides[last] == 1 { last } else { last - 1 };

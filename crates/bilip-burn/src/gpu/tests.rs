@@ -1,4 +1,4 @@
-//! The GPU against the CPU, for whichever backend is built in; skipped, with a word, where there is no such device.
+//! The GPU against the CPU, for whichever backend is built in; skipped, with a message, where there is no such device.
 
 use std::sync::Arc;
 
@@ -372,7 +372,7 @@ fn image_layers_go_as_on_the_cpu() {
     fn losses<B: AutodiffBackend>() -> Vec<f64> {
         use crate::{Augment, GpConfig, GpNet, Loss, OptimizerKind, Schedule, TrainConfig, data, train};
         let mut rng = Rng::new(1);
-        // Every class has a colour of its own.
+        // Every class has a color of its own.
         let mut images = rng.normals(40 * 3 * 64);
         for (k, image) in images.chunks_mut(3 * 64).enumerate() {
             image[k % 3 * 64..(k % 3 + 1) * 64]

@@ -1,4 +1,4 @@
-//! The transforms of a monotone layer's free matrices, and their way back.
+//! The transforms of a monotone layer's free matrices, and their backward passes.
 
 use std::sync::Arc;
 

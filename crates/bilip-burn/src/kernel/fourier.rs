@@ -48,7 +48,7 @@ struct Room<T> {
     lines: [Vec<Lanes<T>>; 2],
     /// The whole, `[size/2 + 1, size]`, real and imaginary.
     spectrum: [Vec<Lanes<T>>; 2],
-    /// Even and odd parts, and what becomes of them.
+    /// Even and odd parts, and their transforms.
     parts: [Vec<Lanes<T>>; 8],
 }
 
@@ -88,7 +88,7 @@ impl<T: Real> Fourier<T> {
         }
     }
 
-    /// Images, one a row, at all frequencies: `[count, size²] → [2·frequencies, count]`.
+    /// Images, one per row, at all frequencies: `[count, size²] → [2·frequencies, count]`.
     pub fn spectra(&self, x: &[T]) -> Vec<T> {
         let count = x.len() / (self.size * self.size).max(1);
         let mut z = vec![T::zero(); 2 * self.frequencies.len() * count];

@@ -1,9 +1,9 @@
 //! The monotone layer from its free parameters, forward and backward in one piece.
 //!
-//! All parameters but the hidden bias live in one flat vector φ, so that an optimiser step is one operation and a
+//! All parameters but the hidden bias live in one flat vector φ, so that an optimizer step is one operation and a
 //! layer is one node of the graph. In the forward pass the `L + 1` Cayley transforms run in parallel, then the weights
 //! `V_k = 2J₂ₖᵀJ₁,ₖ₋₁` and `S_k = J_kᵀ[Q_k; −Q_{k−1}]` (with `J_k = [A_kᵀ; B_kᵀ]`), then blocks of the batch. The backward pass
-//! goes the same way back: blocks of the batch, then `V̄_k` and `S̄_k` of all layers in parallel, then the transforms.
+//! goes backward in the same order: blocks of the batch, then `V̄_k` and `S̄_k` of all layers in parallel, then the transforms.
 
 use std::ops::Range;
 
@@ -148,7 +148,7 @@ fn block_rows(rows: usize, flops: usize) -> usize {
     rows.div_ceil(threads).clamp(16, 128).min(rows.max(1))
 }
 
-/// `y = F(x)` for every row of the batch. `bias` holds one hidden bias, or one a row.
+/// `y = F(x)` for every row of the batch. `bias` holds one hidden bias, or one per row.
 pub(crate) fn forward<T: Real>(
     layout: &Layout,
     x: &[T],
@@ -609,7 +609,7 @@ mod tests {
     use super::*;
     use bilip::Rng;
 
-    /// A random layer: φ, hidden bias (one, or one a row), batch.
+    /// A random layer: φ, hidden bias (one, or one per row), batch.
     fn random(layout: &Layout, rows: usize, bias_rows: usize, seed: u64) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
         let mut rng = Rng::new(seed);
         let mut phi = rng.normals(layout.len);

@@ -64,7 +64,7 @@ fn a_classifier_knows_its_data_and_what_lies_outside() {
         let p = head.probabilities(&inside, std::f64::consts::PI / 8.0).unwrap();
         assert!(metrics::accuracy(&p, &classes(&table)).unwrap() > 0.97);
         if normalize {
-            // Normalised rows forget how far away they were.
+            // Normalized rows forget how far away they were.
             continue;
         }
         let outside = data::moons_outliers(200, &mut Rng::new(2));

@@ -24,7 +24,7 @@ impl ModuleMapper<Flex> for InDouble {
     }
 }
 
-/// Stripes that lie, stand or lean, in random colours, with noise.
+/// Stripes that lie, stand or lean, in random colors, with noise.
 fn stripes(seed: u64) -> data::Table {
     let mut rng = Rng::new(seed);
     let (mut images, mut classes) = (Vec::new(), Vec::new());

@@ -177,7 +177,7 @@ fn learned_bounds_keep_their_distortion_and_the_fit_improves() {
 }
 
 #[test]
-fn every_optimiser_schedule_and_loss_trains() {
+fn every_optimizer_schedule_and_loss_trains() {
     let table = data::moons(200, &mut Rng::new(4)).unwrap();
     let bounds = BoundsMode::Learned(Bounds::new(0.3, 3.0).unwrap());
     for (optimizer, schedule) in [
@@ -348,7 +348,7 @@ fn bad_settings_and_divergence_are_errors_that_say_so() {
 }
 
 #[test]
-fn a_known_minimiser_stays_where_it_is() {
+fn a_known_minimizer_stays_where_it_is() {
     let device = Default::default();
     let config = BiLipNetConfig {
         orthogonal: OrthogonalKind::Householder(2),

@@ -1,4 +1,4 @@
-//! CIFAR-10, clean and spoilt: a bi-Lipschitz image network under a Gaussian process.
+//! CIFAR-10, clean and corrupted: a bi-Lipschitz image network under a Gaussian process.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -27,7 +27,7 @@ use bilip_plot::{Figure, Mark, Panel};
 
 /// Where the data are looked for when nothing is said of it.
 const FOLDER: &str = "data/cifar10";
-/// Means and deviations of the three colours over the training data.
+/// Means and deviations of the three colors over the training data.
 const MEAN: [f64; 3] = [0.4914, 0.4822, 0.4465];
 const DEVIATION: [f64; 3] = [0.2470, 0.2435, 0.2616];
 /// The factor of the mean-field approximation.
@@ -302,25 +302,25 @@ fn quality(head: &GpHead, h: &[f64], labels: &[u8]) -> Result<Quality> {
     Ok([accuracy, nll, ece, mode_nll, mode_ece])
 }
 
-/// Test images, as they are or spoilt.
+/// Test images, as they are or corrupted.
 #[derive(Clone, Copy)]
 enum Set {
     Clean,
-    Spoilt(Corruption, usize),
+    Corrupted(Corruption, usize),
 }
 
 impl Set {
     fn name(self) -> String {
         match self {
             Set::Clean => "clean".into(),
-            Set::Spoilt(corruption, severity) => format!("{} {severity}", corruption.name()),
+            Set::Corrupted(corruption, severity) => format!("{} {severity}", corruption.name()),
         }
     }
 
     fn of(self, test: &Images) -> Result<Images> {
         match self {
             Set::Clean => Ok(test.clone()),
-            Set::Spoilt(corruption, severity) => {
+            Set::Corrupted(corruption, severity) => {
                 test.corrupted(corruption, severity, 1_000 * severity as u64)
             }
         }
@@ -403,10 +403,10 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let table = data::Table::new(normalized(&training.pixels), PIXELS, labels, 1)?;
     let sample = normalized(&test.first(SAMPLE).pixels);
     let kinds = (Corruption::ALL.iter())
-        .flat_map(|c| severities(experiment.settings.quick).map(|severity| Set::Spoilt(*c, severity)));
+        .flat_map(|c| severities(experiment.settings.quick).map(|severity| Set::Corrupted(*c, severity)));
     let mut sets: Vec<Set> = std::iter::once(Set::Clean).chain(kinds).collect();
     // Those that enter the means come first.
-    sets.sort_by_key(|set| matches!(set, Set::Spoilt(corruption, _) if corruption.is_extra()));
+    sets.sort_by_key(|set| matches!(set, Set::Corrupted(corruption, _) if corruption.is_extra()));
     let (trained, found, proof) = std::thread::scope(|scope| {
         let mut found = Found::read(experiment.checkpoints(job).join("sets.json"));
         let make = |sets: Vec<Set>| -> Result<Vec<(Set, Images)>> {
@@ -433,11 +433,14 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
         Ok::<_, Error>((trained, found.sets, proof))
     })?;
     let clean = found[&Set::Clean.name()];
-    let mut spoilt: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut corrupted: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for set in &sets {
-        if let Set::Spoilt(corruption, _) = set {
+        if let Set::Corrupted(corruption, _) = set {
             for (name, value) in QUALITIES.iter().zip(found[&set.name()]) {
-                spoilt.entry(series(*corruption, name)).or_default().push(value);
+                corrupted
+                    .entry(series(*corruption, name))
+                    .or_default()
+                    .push(value);
             }
         }
     }
@@ -477,14 +480,14 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
         figures.push((name.to_string(), value));
         // As published: without the kinds that are there for validation.
         let kinds = Corruption::ALL.iter().filter(|c| !c.is_extra());
-        let values = kinds.flat_map(|c| spoilt[&series(*c, name)].iter());
+        let values = kinds.flat_map(|c| corrupted[&series(*c, name)].iter());
         figures.push((format!("corrupted_{name}"), mean(values)));
     }
     let accuracies = Corruption::ALL
         .iter()
-        .flat_map(|c| spoilt[&series(*c, "accuracy")].iter());
+        .flat_map(|c| corrupted[&series(*c, "accuracy")].iter());
     figures.push(("corrupted_accuracy_of_all".into(), mean(accuracies)));
-    Ok(job_result(job, trained.parameters, &figures, spoilt))
+    Ok(job_result(job, trained.parameters, &figures, corrupted))
 }
 
 /// The name of a series: accuracies are those that are drawn.
@@ -512,8 +515,8 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
     let line = |run: &JobResult, values: &[f64]| -> Vec<(f64, f64)> {
         // Severity 0 is the clean picture.
         let clean = run.metrics.get("accuracy").map(|a| (0.0, *a));
-        let spoilt = severities.clone().map(|s| s as f64).zip(values.iter().copied());
-        clean.into_iter().chain(spoilt).collect()
+        let corrupted = severities.clone().map(|s| s as f64).zip(values.iter().copied());
+        clean.into_iter().chain(corrupted).collect()
     };
     let runs: Vec<&JobResult> = result.runs.iter().filter(|r| r.seed == 0).collect();
     // Means over other kinds of images could not be compared.
@@ -524,7 +527,7 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
         let values: Vec<f64> = (0..severities.clone().count())
             .map(|s| mean(common.iter().filter_map(|c| run.series.get(c.name())?.get(s))))
             .collect();
-        means.push(Mark::line(line(run, &values), k).labelled(&run.model));
+        means.push(Mark::line(line(run, &values), k).labeled(&run.model));
     }
     let mut panels = vec![means];
     for corruption in Corruption::ALL {
@@ -545,7 +548,7 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
     result.figures.push((
         "corruptions".into(),
         format!(
-            "Accuracy on clean test images (severity 0) and on images spoilt in seventeen ways, seed 0; the mean is over {} kinds, which all runs have, without those for validation.",
+            "Accuracy on clean test images (severity 0) and on images under seventeen corruptions, seed 0; the mean is over {} kinds, which all runs have, without those for validation.",
             common.len()
         ),
     ));

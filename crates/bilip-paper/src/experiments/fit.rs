@@ -36,7 +36,7 @@ impl Fitted {
         self.certified.map_or((f64::NAN, f64::NAN), |b| (b.mu(), b.nu()))
     }
 
-    /// Smallest and largest `‖ΔG‖/‖Δx‖` over pairs of neighbours in a box: measured, not proved.
+    /// Smallest and largest `‖ΔG‖/‖Δx‖` over pairs of neighbors in a box: measured, not proved.
     pub(crate) fn measured_slopes(
         &self,
         low: &[f64],

@@ -90,7 +90,7 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
                     Summary::of(&arrived, Reference::default()),
                 );
             }
-            panel.push(Mark::line(shown, k).labelled(name));
+            panel.push(Mark::line(shown, k).labeled(name));
         }
         panels.push(panel);
     }

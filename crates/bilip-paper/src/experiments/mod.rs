@@ -40,7 +40,7 @@ pub(crate) fn title(name: &str) -> &'static str {
         "parametric" => "A minimum that moves with a parameter",
         "rosenbrock20" => "Twenty dimensions: the distortion as a regulariser",
         "moons" => "Two moons: knowing what is not known",
-        "cifar10" => "CIFAR-10, clean and spoilt",
+        "cifar10" => "CIFAR-10, clean and corrupted",
         "solver" => "Computing the minimum: gap against steps",
         _ => "Inverting a layer: error against steps",
     }

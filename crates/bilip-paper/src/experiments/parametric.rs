@@ -39,7 +39,7 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
         Ok(half_mse(&net.value(t.inputs(), t.parameters())?, t.targets()))
     };
     let test = data::parametric(config.test, &mut Rng::new(3_999))?;
-    // The true value at the computed minima, where the true minimum (a, ba²) lies in the rectangle of the data.
+    // The true value at the computed minima, where the true minimum (a, ba²) is in the rectangle of the data.
     let mut rng = Rng::new(3_998);
     let p: Vec<f64> = (0..400).map(|_| 2.0 * rng.uniform() - 1.0).collect();
     let minima = net.minimize(&p, &InverseOptions::default())?;

@@ -98,7 +98,7 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
                 panel.push(Mark::line(points.clone(), k));
             }
             if !points.is_empty() {
-                panel.push(Mark::points(points, k).labelled(label));
+                panel.push(Mark::points(points, k).labeled(label));
             }
         }
         panels.push(panel);

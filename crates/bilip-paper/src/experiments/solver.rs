@@ -32,7 +32,7 @@ fn load(experiment: &Experiment, tau: usize) -> Result<PlNet<f64>> {
         Error::config(
             "solver",
             format!(
-                "{e}; this is what is minimised here: `bilip repro rosenbrock20{quick} --only \"plnet({tau})\" --seeds 1 --out FOLDER/rosenbrock20` trains it, then `bilip repro solver{quick} --out FOLDER/solver`"
+                "{e}; this is what is minimized here: `bilip repro rosenbrock20{quick} --only \"plnet({tau})\" --seeds 1 --out FOLDER/rosenbrock20` trains it, then `bilip repro solver{quick} --out FOLDER/solver`"
             ),
         )
     })?;
@@ -107,7 +107,7 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
         };
         for (k, (name, method)) in methods.into_iter().enumerate() {
             let (mut points, mut seconds) = (Vec::new(), 0.0);
-            // The first-order methods are stopped after so many steps. Newton ends with steps on the whole network, which
+            // The first-order methods are stopped after a number of steps. Newton ends with steps on the whole network, which
             // no such limit stops: it is asked for less and less error, and its steps are counted.
             let newton = matches!(method, Method::Newton(_));
             let goals: Vec<(f64, Option<usize>)> = if newton {
@@ -134,7 +134,7 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
                 }
             }
             record(name, &points, seconds);
-            panel.push(Mark::line(points, k).labelled(name));
+            panel.push(Mark::line(points, k).labeled(name));
         }
         // Adam on the surrogate itself, at the best of several rates.
         let steps = STEPS[last - 1];
@@ -159,7 +159,7 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
                 .map(|(k, g)| (k as f64, g.max(1e-20)))
                 .collect();
             record("adam", &points, seconds);
-            panel.push(Mark::line(points, 5).labelled(format!("Adam, rate {rate}")));
+            panel.push(Mark::line(points, 5).labeled(format!("Adam, rate {rate}")));
         }
         panels.push(panel);
     }

@@ -82,12 +82,12 @@ pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> 
     let best = optimum(0.1, 10.0);
     for panel in [&mut whole, &mut close] {
         let points = |f: &dyn Fn(f64) -> f64| x.iter().map(|x| (*x, f(*x))).collect::<Vec<_>>();
-        panel.push(Mark::line(points(&truth), 6).labelled("step"));
-        panel.push(Mark::line(points(&best), 7).dashed().labelled("best possible"));
+        panel.push(Mark::line(points(&truth), 6).labeled("step"));
+        panel.push(Mark::line(points(&best), 7).dashed().labeled("best possible"));
         for (k, run) in result.runs.iter().filter(|r| r.seed == 0).enumerate() {
             if let Some(curve) = run.series.get("curve") {
                 let points = x.iter().copied().zip(curve.iter().copied()).collect();
-                panel.push(Mark::line(points, k).labelled(run.model.clone()));
+                panel.push(Mark::line(points, k).labeled(run.model.clone()));
             }
         }
     }

@@ -194,7 +194,7 @@ fn records(png: &[u8], labels: &[u8]) -> Result<Vec<u8>, String> {
     }
     let samples = reader.output_color_type().0.samples();
     if samples < 3 {
-        return Err("is not in colour".into());
+        return Err("is not in color".into());
     }
     let mut sheet = vec![0; samples * pixels * labels.len()];
     reader.next_frame(&mut sheet).map_err(|e| e.to_string())?;

@@ -1,4 +1,4 @@
-//! Pictures spoilt in known ways and degrees, after CIFAR-10-C (Hendrycks and Dietterich 2019): the same kinds and constants, random numbers of our own. Figures are
+//! Corrupted pictures, after CIFAR-10-C (Hendrycks and Dietterich 2019): the same kinds and constants, random numbers of our own. Figures are
 //! comparable in spirit; they are not those of the published files. Two of its nineteen kinds are missing: frost needs photographs, spatter an edge detector.
 
 use bilip::Rng;
@@ -25,13 +25,13 @@ pub enum Corruption {
     GaussianBlur,
     /// A disk instead of a point.
     DefocusBlur,
-    /// Neighbouring pixels exchanged, as behind frosted glass.
+    /// Neighboring pixels exchanged, as behind frosted glass.
     GlassBlur,
     /// A line instead of a point.
     MotionBlur,
     /// The mean of many enlargements.
     ZoomBlur,
-    /// Flakes in motion, and less colour.
+    /// Flakes in motion, and less color.
     Snow,
     /// Light from a random cloud.
     Fog,
@@ -39,7 +39,7 @@ pub enum Corruption {
     Contrast,
     /// Values raised.
     Brightness,
-    /// Less colour, or more.
+    /// Less color, or more.
     Saturate,
     /// The picture pulled like rubber.
     Elastic,
@@ -195,7 +195,7 @@ pub(crate) enum Spoil {
     /// Radius and deviation.
     Motion(f64, f64),
     Zoom(Vec<Vec<(usize, f64)>>),
-    /// Mean and deviation of noise, its enlargement, what of it is a flake, radius and deviation of the flakes' motion, and what is left of the picture's colour.
+    /// Mean and deviation of noise, its enlargement, what of it is a flake, radius and deviation of the flakes' motion, and what is left of the picture's color.
     Snow([f64; 7]),
     Fog(f64, f64),
     Contrast(f64),
@@ -214,7 +214,7 @@ pub(crate) enum Spoil {
 }
 
 impl Spoil {
-    /// The picture, `[3, 32, 32]`, spoilt.
+    /// The picture, `[3, 32, 32]`, corrupted.
     ///
     /// # Errors
     /// When it cannot be compressed.
@@ -303,7 +303,7 @@ impl Spoil {
     }
 }
 
-/// Flakes that fall one way and the other, over a picture that has lost some colour.
+/// Flakes that fall one way and the other, over a picture that has lost some color.
 fn snowed(x: &[f64], constants: &[f64; 7], rng: &mut Rng) -> Vec<f64> {
     let [mean, deviation, enlargement, least, radius, smear, kept] = *constants;
     let area = SIDE * SIDE;
@@ -370,16 +370,16 @@ mod tests {
         for corruption in Corruption::ALL {
             let far: Vec<f64> = (1..=SEVERITIES)
                 .map(|severity| {
-                    let spoil = corruption.prepare(severity);
+                    let corrupt = corruption.prepare(severity);
                     // Several seeds, so that chance does not decide.
                     (0..20)
-                        .map(|seed| distance(&image, &spoil.apply(&image, seed).unwrap()))
+                        .map(|seed| distance(&image, &corrupt.apply(&image, seed).unwrap()))
                         .sum::<f64>()
                         / 20.0
                 })
                 .collect();
             assert!(far[0] > 0.2, "{}: {far:?}", corruption.name());
-            // Glass blurs the grass besides; colour is taken away first and added then; what is elastic loses one kind of shift and gets another.
+            // Glass blurs the grass besides; color is taken away first and added then; what is elastic loses one kind of shift and gets another.
             let straight =
                 ![Corruption::GlassBlur, Corruption::Saturate, Corruption::Elastic].contains(&corruption);
             if straight {
@@ -395,15 +395,18 @@ mod tests {
     #[test]
     fn noise_has_the_moments_it_should() {
         let gray = vec![128u8; PIXELS];
-        let spread = |spoilt: &[u8]| {
-            let mean = spoilt.iter().map(|v| f64::from(*v)).sum::<f64>() / spoilt.len() as f64;
-            let square = spoilt.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>();
-            (mean, (square / spoilt.len() as f64).sqrt())
+        let spread = |corrupted: &[u8]| {
+            let mean = corrupted.iter().map(|v| f64::from(*v)).sum::<f64>() / corrupted.len() as f64;
+            let square = corrupted
+                .iter()
+                .map(|v| (f64::from(*v) - mean).powi(2))
+                .sum::<f64>();
+            (mean, (square / corrupted.len() as f64).sqrt())
         };
         let many = |corruption: Corruption| -> Vec<u8> {
-            let spoil = corruption.prepare(1);
+            let corrupt = corruption.prepare(1);
             (0..10)
-                .flat_map(|seed| spoil.apply(&gray, seed).unwrap())
+                .flat_map(|seed| corrupt.apply(&gray, seed).unwrap())
                 .collect()
         };
         let (mean, deviation) = spread(&many(Corruption::GaussianNoise));
@@ -432,9 +435,9 @@ mod tests {
             labels: vec![3, 7],
             classes: 10,
         };
-        let spoilt = images.corrupted(Corruption::GaussianNoise, 2, 1).unwrap();
-        assert_eq!(spoilt.labels, images.labels);
-        assert_ne!(spoilt.pixels[..PIXELS], spoilt.pixels[PIXELS..]);
+        let corrupted = images.corrupted(Corruption::GaussianNoise, 2, 1).unwrap();
+        assert_eq!(corrupted.labels, images.labels);
+        assert_ne!(corrupted.pixels[..PIXELS], corrupted.pixels[PIXELS..]);
         assert_eq!(images.first(1).count(), 1);
     }
 }

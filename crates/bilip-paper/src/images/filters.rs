@@ -1,4 +1,4 @@
-//! What pictures are spoilt with: filters, distortions and clouds, on planes of [`SIDE`]² values.
+//! What corrupts pictures: filters, distortions and clouds, on planes of [`SIDE`]² values.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ impl Border {
     }
 }
 
-/// Every plane with a Gaussian filter, cut off at so many deviations.
+/// Every plane with a Gaussian filter, cut off at a number of deviations.
 pub(super) fn blurred(x: &[f64], deviation: f64, cut: f64, border: Border) -> Vec<f64> {
     let radius = (cut * deviation + 0.5) as isize;
     if radius == 0 {
@@ -203,7 +203,7 @@ pub(super) fn rubber(x: &[f64], corners: f64, deviation: f64, size: f64, rng: &m
     )
 }
 
-/// Every pixel but those of the border replaced by itself or a neighbour above or to the left, at random, one after the other.
+/// Every pixel but those of the border replaced by itself or a neighbor above or to the left, at random, one after the other.
 pub(super) fn shuffled(x: &mut [f64], rng: &mut Rng) {
     for p in (2..SIDE).rev() {
         for q in (2..SIDE).rev() {
@@ -255,7 +255,7 @@ pub(super) fn plasma(decay: f64, rng: &mut Rng) -> Vec<f64> {
     map.iter().map(|v| (v - low) / (high - low).max(1e-300)).collect()
 }
 
-/// Every pixel's three colours changed at once.
+/// Every pixel's three colors changed at once.
 pub(super) fn recolored(x: &[f64], f: impl Fn([f64; 3]) -> [f64; 3]) -> Vec<f64> {
     let mut out = x.to_vec();
     for k in 0..AREA {
@@ -266,15 +266,15 @@ pub(super) fn recolored(x: &[f64], f: impl Fn([f64; 3]) -> [f64; 3]) -> Vec<f64>
     out
 }
 
-/// The largest of the three colours raised, hue and saturation kept.
+/// The largest of the three colors raised, hue and saturation kept.
 pub(super) fn brightened(color: [f64; 3], by: f64) -> [f64; 3] {
     let value = color.into_iter().fold(0.0, f64::max);
     let raised = (value + by).clamp(0.0, 1.0);
-    // Black has no colour to keep.
+    // Black has no color to keep.
     color.map(|v| if value > 0.0 { v * raised / value } else { raised })
 }
 
-/// Saturation times a factor plus a term, hue and the largest of the three colours kept.
+/// Saturation times a factor plus a term, hue and the largest of the three colors kept.
 pub(super) fn saturated(color: [f64; 3], factor: f64, term: f64) -> [f64; 3] {
     let value = color.into_iter().fold(0.0, f64::max);
     let least = color.into_iter().fold(f64::INFINITY, f64::min);
@@ -287,7 +287,7 @@ pub(super) fn saturated(color: [f64; 3], factor: f64, term: f64) -> [f64; 3] {
     color.map(|v| value - (value - v) * changed / saturation)
 }
 
-/// A picture after compression, its colours at half the resolution, as is usual.
+/// A picture after compression, its colors at half the resolution, as is usual.
 pub(super) fn compressed(image: &[u8], quality: u8) -> Result<Vec<u8>> {
     let fail = |e: &dyn std::fmt::Display| Error::config("jpeg", e.to_string());
     let interleaved: Vec<u8> = (0..AREA)
@@ -307,7 +307,7 @@ pub(super) fn compressed(image: &[u8], quality: u8) -> Result<Vec<u8>> {
     Ok((0..PIXELS).map(|k| raw[k % AREA * 3 + k / AREA]).collect())
 }
 
-/// Planes of another side. A pixel is the mean of the old ones whose centres lie in it, as pictures are resized by their box filter; enlarged, it is the nearest one.
+/// Planes of another side. A pixel is the mean of the old ones whose centers lie in it, as pictures are resized by their box filter; enlarged, it is the nearest one.
 pub(super) fn resized(x: &[u8], from: usize, to: usize) -> Vec<u8> {
     let scale = from as f64 / to as f64;
     let half = 0.5 * scale.max(1.0);

@@ -1,4 +1,4 @@
-//! Image data: CIFAR-10 and CIFAR-100 from their standard files, and pictures spoilt in known ways.
+//! Image data: CIFAR-10 and CIFAR-100 from their standard files, and corrupted pictures.
 
 mod cifar;
 mod corrupt;
@@ -31,7 +31,7 @@ impl Images {
         self.labels.len()
     }
 
-    /// The first so many; all if there are fewer.
+    /// The first `count`; all if there are fewer.
     pub fn first(&self, count: usize) -> Images {
         let count = count.min(self.count());
         Images {
@@ -41,15 +41,15 @@ impl Images {
         }
     }
 
-    /// All images spoilt, each with random numbers of its own.
+    /// All images corrupted, each with random numbers of its own.
     ///
     /// # Errors
     /// When an image cannot be compressed.
     pub fn corrupted(&self, corruption: Corruption, severity: usize, seed: u64) -> Result<Images> {
-        let spoil = corruption.prepare(severity);
+        let corrupt = corruption.prepare(severity);
         let mut pixels = Vec::with_capacity(self.pixels.len());
         for (k, image) in self.pixels.chunks_exact(PIXELS).enumerate() {
-            pixels.extend(spoil.apply(image, seed.wrapping_add(k as u64))?);
+            pixels.extend(corrupt.apply(image, seed.wrapping_add(k as u64))?);
         }
         Ok(Images {
             pixels,

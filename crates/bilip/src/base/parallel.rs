@@ -114,7 +114,7 @@ pub(crate) fn map<R: Send>(count: usize, work: impl Fn(usize) -> R + Sync + Send
     (0..count).map(work).collect()
 }
 
-/// Runs `work` on every piece, in parallel if that pays: at so many operations a piece.
+/// Runs `work` on every piece, in parallel if that pays: at a number of operations per piece.
 pub(crate) fn for_each<P: Send>(pieces: Vec<P>, flops: usize, work: impl Fn(usize, P) + Sync + Send) {
     #[cfg(feature = "rayon")]
     if pieces.len() > 1 && pieces.len() * flops >= 1 << 20 && threads() > 1 {

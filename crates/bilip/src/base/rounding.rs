@@ -5,7 +5,7 @@ use crate::base::real::UNIT_ROUNDOFF;
 /// Guards the norms and sums below, themselves computed in f64: layers have at most [`MAX_UNITS`] terms to a sum.
 pub(crate) const SAFETY: f64 = 1.0 + 1e-9;
 
-/// Largest number of hidden units and inputs of a layer together; sums of so many terms are within [`SAFETY`].
+/// Largest number of hidden units and inputs of a layer together; sums of this many terms are within [`SAFETY`].
 pub(crate) const MAX_UNITS: usize = 4_000_000;
 
 /// Numbers so small that squares, products or quotients by ψ may have underflowed are counted at this size.

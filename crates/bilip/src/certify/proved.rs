@@ -121,7 +121,7 @@ mod tests {
     fn products_are_rounded_outwards() {
         let third = Proved::new(1.0 / 3.0, 1.0 / 3.0);
         let ninth = third.then(&third);
-        // 2⁵⁴/3 is no whole number: the exact product lies strictly between neighbouring numbers.
+        // 2⁵⁴/3 is no whole number: the exact product lies strictly between neighboring numbers.
         assert!(ninth.mu() < ninth.nu());
         let exact = Proved::new(0.5, 4.0).then(&Proved::new(0.25, 2.0));
         assert_eq!((exact.mu(), exact.nu()), (0.125, 8.0));

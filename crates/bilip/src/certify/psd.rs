@@ -134,7 +134,7 @@ impl Arrow {
         None
     }
 
-    /// The shift to try first: what the residual of a factorisation of this size usually comes to.
+    /// The shift to try first: what the residual of a factorization of this size usually comes to.
     pub(crate) fn resolution(&self) -> f64 {
         let widest = self.diagonal.iter().map(Diagonal::size).max().unwrap_or(1);
         power_of_two_at_least((3 * widest + self.width()) as f64 * f64::EPSILON / 8.0)

@@ -147,7 +147,7 @@ impl Arrow {
         Some((reduced, hidden as f64 * entry * (1.0 + 1e-9)))
     }
 
-    /// Whether a block is to be eliminated ahead of the others. No two neighbours are.
+    /// Whether a block is to be eliminated ahead of the others. No two neighbors are.
     fn is_wide(&self, k: usize) -> bool {
         let side = |k: Option<usize>| k.and_then(|k| self.diagonal.get(k)).map_or(0, Diagonal::size);
         let beside = side(k.checked_sub(1)) + side(Some(k + 1));

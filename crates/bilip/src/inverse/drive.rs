@@ -116,7 +116,7 @@ struct Seen {
 }
 
 enum Verdict {
-    /// Check again after so many steps.
+    /// Check again after this many steps.
     Continue(usize),
     End(Status),
 }

@@ -297,7 +297,7 @@ fn invert_block(
     solved
 }
 
-/// The less favourable of two endings.
+/// The less favorable of two endings.
 fn worse(a: Status, b: Status) -> Status {
     let rank = |s| match s {
         Status::Converged => 0,

@@ -22,7 +22,7 @@ use crate::layers::stack::{Stack, Workspace};
 ///
 /// | setting | default | effect |
 /// |---|---|---|
-/// | `krylov_above` | 256 | inputs wider than this are solved with GMRES instead of a dense LU factorisation |
+/// | `krylov_above` | 256 | inputs wider than this are solved with GMRES instead of a dense LU factorization |
 /// | `halvings` | 30 | step halvings of the line search before a row counts as stalled |
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Newton {

@@ -358,7 +358,7 @@ pub(crate) fn activate(activation: Activation, z: &mut Pair, psi: Option<&[f64]>
         let (hi, lo) = (z.hi[i], z.lo[i]);
         (z.hi[i], z.lo[i]) = match activation {
             Activation::Identity => (hi, lo),
-            // After renormalisation the sign of the sum is the sign of its head.
+            // After renormalization the sign of the sum is the sign of its head.
             Activation::Relu if hi > 0.0 => (hi, lo),
             Activation::Relu => (0.0, 0.0),
             Activation::LeakyRelu(_) if hi > 0.0 => (hi, lo),

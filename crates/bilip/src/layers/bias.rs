@@ -1,4 +1,4 @@
-//! Biases, shared by all rows of a batch or one a row.
+//! Biases, shared by all rows of a batch or one per row.
 
 use std::ops::Range;
 

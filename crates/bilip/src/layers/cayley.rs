@@ -13,7 +13,7 @@ use crate::base::real::Real;
 ///
 /// For tall `F = [G; H]` with `G` square: `Z = G − Gᵀ + HᵀH`, `X = (I + Z)⁻¹`, `J = [2X − I; −2HX]`, so `JᵀJ = I`.
 /// A wide matrix is transposed, transformed and transposed back. `I + Z` has symmetric part ⪰ I and is therefore
-/// always invertible. Cost: one LU factorisation of the short side and two products.
+/// always invertible. Cost: one LU factorization of the short side and two products.
 ///
 /// ```
 /// use bilip::{cayley, faer::Mat};

@@ -108,7 +108,7 @@ impl RandomFeatures {
         }
     }
 
-    /// Whether rows are normalised first.
+    /// Whether rows are normalized first.
     pub fn normalized_inputs(&self) -> bool {
         self.normalized
     }

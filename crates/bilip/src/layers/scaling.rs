@@ -11,7 +11,7 @@ use crate::certify::LayerCertificate;
 use crate::layers::bias::Bias;
 use crate::layers::layer::{Buffers, Direction, Evaluate, EvaluatedRow, Layer};
 
-/// `y = d∘x + b`, column by column: standardised variables from a user's own, or back.
+/// `y = d∘x + b`, column by column: standardized variables from a user's own, or back.
 ///
 /// Every factor is a power of two, so that the products are exact, the bounds are exactly `(min d, max d)`, and those of a
 /// network around it are exactly the network's times these.

@@ -135,7 +135,7 @@ pub(crate) fn with_f64<T: Real, R>(
     )
 }
 
-/// A sequence of layers with the biases that go with a batch: the layers' own, or one a row.
+/// A sequence of layers with the biases that go with a batch: the layers' own, or one per row.
 pub(crate) struct Stack<'a, T> {
     pub(crate) layers: Vec<LayerRef<'a, T>>,
     pub(crate) biases: Option<RowBiases<T>>,

@@ -13,7 +13,7 @@ use crate::networks::plnet::PlNet;
 /// The global minimum of a PL network, with what is proved about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Minimum {
-    /// The minimiser found.
+    /// The minimizer found.
     pub x: Vec<f64>,
     /// The value there, at most `gap` above the minimum.
     #[serde(with = "crate::base::decimal::json")]
@@ -21,7 +21,7 @@ pub struct Minimum {
     /// A proved bound on `f(x) − min f`, rounding included.
     #[serde(with = "crate::base::decimal::json")]
     pub gap: f64,
-    /// A proved bound on the distance to the true minimiser, rounding included.
+    /// A proved bound on the distance to the true minimizer, rounding included.
     #[serde(with = "crate::base::decimal::json")]
     pub distance_bound: f64,
     /// Iterations taken.
@@ -163,7 +163,7 @@ impl GradientMethod {
     }
 }
 
-/// A bound on the distance of `x` to the minimiser: `‖G(x) − g‖/μ`, rounding included.
+/// A bound on the distance of `x` to the minimizer: `‖G(x) − g‖/μ`, rounding included.
 ///
 /// # Errors
 /// On an `x` of the wrong size or with NaN or infinity.

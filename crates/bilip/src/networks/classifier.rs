@@ -72,7 +72,7 @@ impl<T: Real> Classifier<T> {
         self.net.certificate()
     }
 
-    /// As [`certificate`](Self::certificate), proved anew from the stored numbers.
+    /// As [`certificate`](Self::certificate), proved again from the stored weights.
     pub fn verify(&self) -> Certificate {
         self.net.verify()
     }

@@ -127,7 +127,7 @@ pub trait BiLipschitz<T: Real>: sealed::Sealed + Sync {
         )
     }
 
-    /// Proves the bounds of the stored numbers anew, without regard to any certificate they came with.
+    /// Proves the bounds of the stored weights again, without regard to any certificate they came with.
     fn verify(&self) -> Certificate {
         Certificate::from_layers(
             self.layers().iter().map(|l| l.layer().prove_again()).collect(),

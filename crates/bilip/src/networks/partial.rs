@@ -97,7 +97,7 @@ impl<T: Real> PartialBiLipNet<T> {
         self.net.certificate()
     }
 
-    /// As [`certificate`](Self::certificate), proved anew.
+    /// As [`certificate`](Self::certificate), proved again.
     pub fn verify(&self) -> Certificate {
         self.net.verify()
     }
@@ -279,7 +279,7 @@ impl<T: Real> PartialPlNet<T> {
         self.net.certificate().with_pl_constant()
     }
 
-    /// As [`certificate`](Self::certificate), proved anew.
+    /// As [`certificate`](Self::certificate), proved again.
     pub fn verify(&self) -> Certificate {
         self.net.verify().with_pl_constant()
     }

@@ -7,7 +7,7 @@ use crate::layers::layer::Direction;
 use crate::networks::bilipnet::BiLipNet;
 use crate::networks::map::{BiLipschitz, stack};
 
-/// A Polyak–Łojasiewicz network `f(x) = ½Σ Gᵢ(x)² + c`, or `½‖G(x) − G(x₀)‖² + c` when the minimiser x₀ is known.
+/// A Polyak–Łojasiewicz network `f(x) = ½Σ Gᵢ(x)² + c`, or `½‖G(x) − G(x₀)‖² + c` when the minimizer x₀ is known.
 ///
 /// `½‖∇f‖² ≥ μ²(f − min f)` for all x, so every stationary point is the global minimum; `min f = c`,
 /// `f(x) − c = ½‖G(x) − g‖²`, and `‖x − x*‖ ≤ ‖G(x) − g‖/μ`.
@@ -16,7 +16,7 @@ pub struct PlNet<T> {
     net: BiLipNet<T>,
     offset: f64,
     minimizer: Option<Vec<T>>,
-    /// `G(x₀)` for a known minimiser x₀, else zero.
+    /// `G(x₀)` for a known minimizer x₀, else zero.
     center: Vec<T>,
 }
 
@@ -39,7 +39,7 @@ impl<T: Real> PlNet<T> {
     /// `½‖G(x) − G(minimizer)‖² + offset`: the minimum is where it is known to be.
     ///
     /// # Errors
-    /// When the minimiser has another dimension or a number is not finite.
+    /// When the minimizer has another dimension or a number is not finite.
     pub fn with_minimizer(net: BiLipNet<T>, offset: f64, minimizer: Vec<T>) -> Result<Self> {
         if minimizer.len() != net.dim() {
             return Err(Error::shape("minimizer", net.dim(), minimizer.len()));
@@ -64,7 +64,7 @@ impl<T: Real> PlNet<T> {
         self.offset
     }
 
-    /// The known minimiser, where there is one.
+    /// The known minimizer, where there is one.
     pub fn minimizer(&self) -> Option<&[T]> {
         self.minimizer.as_deref()
     }
@@ -84,7 +84,7 @@ impl<T: Real> PlNet<T> {
         self.net.certificate().with_pl_constant()
     }
 
-    /// As [`certificate`](Self::certificate), proved anew.
+    /// As [`certificate`](Self::certificate), proved again.
     pub fn verify(&self) -> Certificate {
         self.net.verify().with_pl_constant()
     }

@@ -65,7 +65,7 @@ fn gradient_of_a_pl_network_matches_central_differences_and_vanishes_at_the_mini
 }
 
 #[test]
-fn a_known_minimiser_is_the_minimum() {
+fn a_known_minimizer_is_the_minimum() {
     let known = vec![1.0, -2.0, 0.5];
     let f = PlNet::with_minimizer(net(Activation::Relu, 3, 51), -1.0, known.clone()).unwrap();
     let minimum = f.minimize(&InverseOptions::default()).unwrap();

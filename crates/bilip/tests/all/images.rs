@@ -160,7 +160,7 @@ fn a_claim_that_the_weights_do_not_keep_is_found_out() {
 }
 
 #[test]
-fn damaged_files_of_networks_on_images_are_errors_or_honest() {
+fn damaged_files_of_networks_on_images_are_errors_or_tell_the_truth() {
     let bytes = Model::from(Network::ConvBiLipNet(net::<f32>(1, 3, 1, Activation::Relu)))
         .to_bytes()
         .unwrap();

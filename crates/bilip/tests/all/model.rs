@@ -160,7 +160,7 @@ fn a_file_cut_short_anywhere_is_an_error() {
 }
 
 #[test]
-fn every_single_bit_flip_is_an_error_or_an_honest_model() {
+fn every_single_bit_flip_is_an_error_or_a_model_that_tells_the_truth() {
     let bytes = small();
     let original = Model::from_bytes(&bytes).unwrap();
     let mut loaded = 0;
@@ -289,12 +289,12 @@ fn a_forged_certificate_does_not_survive_verification() {
         Network::MonLip(layer) => layer.to_explicit(),
         _ => unreachable!(),
     };
-    let honest = Model::from(Network::MonLip(MonLip::from_explicit(explicit.clone()).unwrap()));
+    let original = Model::from(Network::MonLip(MonLip::from_explicit(explicit.clone()).unwrap()));
     explicit.s[(0, 0)] += 0.5;
     let tampered = Model::from(Network::MonLip(MonLip::from_explicit(explicit).unwrap()));
     assert!(!tampered.certificate().holds());
-    // The tampered weights under the honest header.
-    let (a, b) = (honest.to_bytes().unwrap(), tampered.to_bytes().unwrap());
+    // The tampered weights under the original header.
+    let (a, b) = (original.to_bytes().unwrap(), tampered.to_bytes().unwrap());
     let end = |bytes: &[u8]| 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let forged = [&a[..end(&a)], &b[end(&b)..]].concat();
     let path = tempfile::NamedTempFile::new().unwrap();

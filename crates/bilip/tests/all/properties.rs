@@ -228,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn prox_minimises_its_defining_function(
+    fn prox_minimizes_its_defining_function(
         which in 0usize..Activation::ALL.len(),
         log_alpha in -3.0..2.0f64,
         u in -8.0..8.0f64,

@@ -20,7 +20,7 @@ struct Rounding {
     unit: f64,
     /// A Fourier transform, or its inverse, scaled to be unitary.
     transform: f64,
-    /// A complex product of so many terms.
+    /// A complex product with this many terms.
     product: fn(usize) -> f64,
     /// An activation.
     own: f64,

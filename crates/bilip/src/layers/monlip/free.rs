@@ -188,15 +188,15 @@ impl MonLipFree {
     /// The hidden state scales by `t = √(s_x s_y)`, which leaves V and S as they are.
     ///
     /// # Errors
-    /// On centres of the wrong size, numbers that are not finite, and bounds that leave their range.
+    /// On centers of the wrong size, numbers that are not finite, and bounds that leave their range.
     pub fn in_variables(&self, input: (&[f64], f64), output: (&[f64], f64)) -> Result<Self> {
         let (_, s) = self.explicit_weights()?;
         let n = s.ncols();
         for (what, (center, scale)) in [("input", input), ("output", output)] {
             if center.len() != n {
-                return Err(Error::shape(format!("{what} centre"), n, center.len()));
+                return Err(Error::shape(format!("{what} center"), n, center.len()));
             }
-            check_finite(&format!("{what} centre"), center)?;
+            check_finite(&format!("{what} center"), center)?;
             if !(scale > 0.0 && scale.is_finite()) {
                 return Err(Error::setting("scale", scale, "must be positive and finite"));
             }
