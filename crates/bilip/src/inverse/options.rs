@@ -24,7 +24,7 @@ use crate::base::error::{Error, Result, check_rows};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Method {
-    /// Semismooth Newton. Rows on which its line search fails go on with a method that cannot fail: for a piecewise
+    /// Semismooth Newton. Rows on which its line search fails go on with a method that is proved to converge: for a piecewise
     /// linear activation the path through the pieces, which ends after finitely many of them; else Douglas–Rachford.
     Auto,
     /// Semismooth Newton.

@@ -20,7 +20,7 @@ pub(super) const KEY: &str = "bilip";
 
 /// What a model file says is proved of it: a claim, like everything in a file.
 ///
-/// [`Model::certificate`] is the proof.
+/// [`Model::certificate`](crate::Model::certificate) is the proof.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredCertificate {
     mu: f64,

@@ -26,10 +26,7 @@ fn net<T: Real>(channels: usize, image: usize, blocks: usize, activation: Activa
 
 #[test]
 fn networks_on_images_keep_their_bounds_and_come_back_from_a_file() {
-    fn check<T: Real>(model: fn(ConvBiLipNet<T>) -> Model, activation: Activation)
-    where
-        T: Real,
-    {
+    fn check<T: Real>(model: fn(ConvBiLipNet<T>) -> Model, activation: Activation) {
         let net = net::<T>(3, 6, 2, activation);
         assert_eq!(net.bounds().bounds(), Some(net.claim().bounds()));
         let n = net.dim();
