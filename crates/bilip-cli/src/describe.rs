@@ -194,8 +194,9 @@ pub fn inspect(args: &args::Inspect) -> Result<Outcome> {
             "precision": precision,
             "n": model.dim(),
             "parameters": model.parameters(),
-            "inputs": model.inputs(),
-            "targets": model.targets(),
+            "inputs": if model.image().is_some() { Vec::new() } else { model.inputs() },
+            "image": model.image().map(|(channels, side)| json!({ "channels": channels, "side": side })),
+            "targets": if model.image().is_some() { Vec::new() } else { model.targets() },
             "weights": count,
             "layers": lines,
             "certificate": stored,
@@ -205,11 +206,17 @@ pub fn inspect(args: &args::Inspect) -> Result<Outcome> {
         return Ok(Outcome::Done);
     }
     let mut text = format!("{}, {precision}, {count} stored weights\n", model.kind_name());
-    text += &format!("  inputs      {}\n", list(&model.inputs()));
+    text += &match model.image() {
+        Some((channels, side)) => format!("  inputs      images, {channels} channels of {side}x{side}\n"),
+        None => format!("  inputs      {}\n", list(&model.inputs())),
+    };
     if model.parameters() > 0 {
         text += &format!("  parameters  {}\n", list(&model.parameter_names()));
     }
-    text += &format!("  outputs     {}\n", list(&model.targets()));
+    text += &match model.image().filter(|_| model.classes().is_none()) {
+        Some(_) => format!("  outputs     {} numbers\n", model.outputs()),
+        None => format!("  outputs     {}\n", list(&model.targets())),
+    };
     let claim = model.claim();
     text += &format!(
         "  claims      mu = {}, nu = {}; bilip certify proves it or not\n",

@@ -7,7 +7,7 @@ use crate::base::error::{Error, Result, check_batch, check_finite};
 use crate::base::parallel::{self, Late};
 use crate::base::real::Real;
 use crate::certify::psd::norm2_upper;
-use crate::layers::conv::Kernels;
+use crate::layers::conv::{Kernels, check_numbers};
 
 /// `y = W∗x` on images with zeros around them, `[inputs, size, size] → [outputs, size/stride, size/stride]`.
 ///
@@ -60,6 +60,7 @@ impl<T: Real> Convolution<T> {
             ));
         }
         check_finite("kernels of a convolution", &weight)?;
+        check_numbers(channels[0].max(channels[1]), size)?;
         Ok(Convolution {
             channels,
             size,
@@ -156,7 +157,8 @@ impl<T: Real> Convolution<T> {
     /// A proved bound on the norm: that of the circular convolution on images with room for the zeros, frequency by
     /// frequency. Computed once.
     ///
-    /// With stride 2, the four frequencies that fall together after thinning make one matrix of half their norm.
+    /// With stride 2, the four frequencies that fall together after thinning make one matrix of half their norm. Where
+    /// that would be too much work, it is the sum of the norms of the kernels' entries.
     ///
     /// # Errors
     /// Never for kernels that [`new`](Self::new) took.
@@ -168,6 +170,11 @@ impl<T: Real> Convolution<T> {
         Ok(*self.norm.get_or_compute(|| {
             let torus = (self.size + self.kernel - 1).next_multiple_of(stride);
             let coarse = torus / stride;
+            let (rows, columns) = (2.0 * outputs as f64, 2.0 * (inputs * stride * stride) as f64);
+            let frequencies = ((coarse / 2 + 1) * coarse) as f64;
+            if frequencies * (rows * columns * rows.min(columns) + 1e4) > WORK {
+                return self.sum_of_norms();
+            }
             // Conjugate frequencies have the same norm.
             let norms = parallel::map((coarse / 2 + 1) * coarse, |at| {
                 let (i, j) = (at / coarse, at % coarse);
@@ -187,6 +194,23 @@ impl<T: Real> Convolution<T> {
             // Entries of the transform are off by a few units in the last place.
             norms.into_iter().fold(0.0, f64::max) * (1.0 + 1e-9)
         }))
+    }
+}
+
+/// Operations that a proof may take frequency by frequency: some seconds.
+const WORK: f64 = 1.4e11;
+
+impl<T: Real> Convolution<T> {
+    /// `Σ ‖W[:, :, a, b]‖₂` over the entries of the kernels: every one is a shift and a matrix.
+    fn sum_of_norms(&self) -> f64 {
+        let ([inputs, outputs], square) = (self.channels, self.kernel * self.kernel);
+        let entry = |d: usize| {
+            Mat::from_fn(outputs, inputs, |o, i| {
+                self.weight[(o * inputs + i) * square + d].as_f64()
+            })
+        };
+        let norms = parallel::map(square, |d| norm2_upper(entry(d).as_ref()));
+        norms.into_iter().sum::<f64>() * (1.0 + 1e-9)
     }
 }
 
@@ -218,8 +242,18 @@ mod tests {
                 x *= faer::Scale(1.0 / x.norm_l2());
             }
             assert!(largest <= bound && bound < 1.4 * largest, "{largest} {bound}");
+            assert!(bound <= layer.sum_of_norms() * (1.0 + 1e-8));
             let v = rng.normals(n);
             assert!(norm(&layer.forward(&v).unwrap()) <= bound * norm(&v));
         }
+    }
+
+    #[test]
+    fn large_images_cost_a_small_convolution_little() {
+        let clock = std::time::Instant::now();
+        let layer = Convolution::<f64>::new([1, 1], 2_000, 3, 2, vec![0.5; 9]).unwrap();
+        assert!((1.0..4.6).contains(&layer.norm_bound().unwrap()));
+        assert!(clock.elapsed().as_secs_f64() < 30.0);
+        assert!(Convolution::<f64>::new([1, 1], 16_384, 3, 2, vec![0.5; 9]).is_err());
     }
 }

@@ -26,11 +26,26 @@ use crate::base::error::{Error, Result, check_finite};
 use crate::base::matrix::to_f64;
 use crate::base::parallel::{self, Late};
 use crate::base::real::Real;
+use crate::base::rounding::MAX_UNITS;
 use crate::certify::{LayerCertificate, Norms};
 use crate::layers::activation::Activation;
 use crate::layers::layer::Layer;
 use crate::layers::monlip::check_psi;
 use fourier::{Complex, Fourier, Spectrum};
+
+/// Refuses images that are too large: sums over them are bounded for at most [`MAX_UNITS`] terms, and a small file must
+/// not ask for much work.
+pub(crate) fn check_numbers(channels: usize, image: usize) -> Result<()> {
+    let numbers = (image.checked_mul(image)).and_then(|pixels| pixels.checked_mul(channels));
+    match numbers.is_some_and(|n| n <= MAX_UNITS) {
+        true => Ok(()),
+        false => Err(Error::shape(
+            "images",
+            format!("at most {MAX_UNITS} numbers, hidden ones included"),
+            format!("{channels} channels of side {image}"),
+        )),
+    }
+}
 
 /// Rows of a batch that are transformed together.
 pub(super) const BLOCK_ROWS: usize = 16;
@@ -147,6 +162,10 @@ impl<T: Real> ConvMonLip<T> {
         if let Some(psi) = &explicit.psi {
             check_psi(psi)?;
         }
+        check_numbers(
+            explicit.hidden_bias.len() + explicit.output_bias.len(),
+            explicit.image,
+        )?;
         let pixels = explicit.image * explicit.image;
         Ok(ConvMonLip {
             fourier: Arc::new(Fourier::new(explicit.image)),
