@@ -114,7 +114,7 @@ fn main() {
 fn measure(name: &str, (n, units, blocks, batch): Shape, repetitions: usize) {
     let device = Default::default();
     let bounds = BoundsMode::Fixed(Bounds::new(0.5, 2.0).expect("bounds"));
-    let net = BiLipNetConfig::new(blocks, MonLipConfig::new(n, &units, bounds))
+    let net = BiLipNetConfig::new(blocks, MonLipConfig::new(n, units.clone(), bounds))
         .init::<B>(&device)
         .expect("net");
     let mut model = PlNet::new(net);

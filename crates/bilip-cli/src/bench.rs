@@ -76,7 +76,7 @@ impl Shape {
 
     fn model<B: Backend>(&self, device: &B::Device) -> Result<PlNet<B>> {
         let bounds = BoundsMode::Fixed(Bounds::new(0.1, 10.0)?);
-        let layer = MonLipConfig::new(self.n, &self.units, bounds);
+        let layer = MonLipConfig::new(self.n, self.units.clone(), bounds);
         Ok(PlNet::new(
             BiLipNetConfig::new(self.blocks, layer).init::<B>(device)?,
         ))
@@ -194,12 +194,10 @@ impl OnDevice for ImageSteps<'_> {
     type Output = Result<(Vec<f64>, f64)>;
 
     fn run<B: AutodiffBackend>(self, device: &B::Device) -> Self::Output {
-        let features = ConvFeaturesConfig::new(0.65, IMAGE_WIDTH)?;
-        let head = GpConfig {
-            orthogonal: true,
-            normalize: true,
-            ..GpConfig::new(features.outputs, 10)
-        };
+        let features = ConvFeaturesConfig::of_branch_bound(0.65, IMAGE_WIDTH)?;
+        let head = GpConfig::new(features.outputs, 10)
+            .with_orthogonal(true)
+            .with_normalize(true);
         let mut held = Some(GpNet::new(features.init::<B>(device)?, head.init::<B>(device)?));
         let momentum = MomentumConfig::new().with_momentum(0.9).with_nesterov(true);
         let mut optimizer = SgdConfig::new()

@@ -43,7 +43,7 @@ pub fn run(args: &args::Repro) -> Result<Outcome> {
             (Some(folder), "all") => folder.join(name),
             (Some(folder), _) => folder.clone(),
         };
-        let experiment = Experiment::new(
+        let experiment = bilip_paper::experiment(
             name,
             Settings {
                 seeds: args.seeds,

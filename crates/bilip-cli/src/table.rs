@@ -47,14 +47,6 @@ fn extension(path: &Path) -> String {
         .map_or(String::new(), |e| e.to_string_lossy().to_lowercase())
 }
 
-/// A cell of words, in quotes where a comma or quote in it needs them.
-fn quoted(cell: &str) -> String {
-    match cell.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell.to_string(),
-    }
-}
-
 /// A table to be written, and how.
 pub struct Output<'a> {
     pub names: &'a [String],
@@ -91,40 +83,28 @@ impl Column {
 }
 
 impl Output<'_> {
-    fn csv(&self) -> String {
-        let mut text = String::new();
+    fn csv(&self) -> Result<Vec<u8>> {
         let mut writer = csv::Writer::from_writer(Vec::new());
-        // Names of columns may need quotes; numbers never do.
         let header = (self.words.iter().map(|(name, _)| *name))
             .chain(self.names.iter().map(String::as_str))
             .chain(self.more.iter().map(|(name, _)| name.as_str()));
-        if writer.write_record(header).is_ok()
-            && let Ok(bytes) = writer.into_inner()
-        {
-            text += &String::from_utf8_lossy(&bytes);
-        }
+        writer.write_record(header)?;
         for (r, row) in self.values.chunks_exact(self.names.len().max(1)).enumerate() {
             if let Some((_, words)) = self.words {
-                text += &quoted(&words[r]);
-                text.push(',');
+                writer.write_field(&words[r])?;
             }
-            for (k, value) in row.iter().enumerate() {
-                if k > 0 {
-                    text.push(',');
-                }
-                if self.single {
-                    text += &(*value as f32).to_string();
-                } else {
-                    text += &value.to_string();
+            for value in row {
+                match self.single {
+                    true => writer.write_field((*value as f32).to_string())?,
+                    false => writer.write_field(value.to_string())?,
                 }
             }
             for (_, column) in &self.more {
-                text.push(',');
-                text += &column.text(r);
+                writer.write_field(column.text(r))?;
             }
-            text.push('\n');
+            writer.write_record(None::<&[u8]>)?;
         }
-        text
+        Ok(writer.into_inner()?)
     }
 
     fn npy(&self) -> Result<Vec<u8>> {
@@ -147,7 +127,7 @@ impl Output<'_> {
     pub fn write(&self, path: &Path) -> Result<()> {
         match extension(path).as_str() {
             "npy" => Ok(write_file(path, &self.npy()?)?),
-            _ => write_text(path, &self.csv()),
+            _ => write_text(path, &String::from_utf8(self.csv()?)?),
         }
     }
 }

@@ -388,7 +388,7 @@ fn an_interrupted_fit_goes_on_where_it_was() {
     let written = || {
         std::fs::read_dir(&folder).is_ok_and(|all| {
             all.flatten()
-                .any(|e| e.file_name().to_string_lossy().ends_with(".checkpoint"))
+                .any(|e| e.file_name().to_string_lossy().ends_with(".safetensors"))
         })
     };
     while !written() && clock.elapsed().as_secs() < 60 {

@@ -203,13 +203,11 @@ fn train_model<B: AutodiffBackend>(
         }
         (ModelKind::Classifier, _) => {
             let inputs = prepared.inputs.len();
-            let config = GpConfig {
-                features: settings.features.unwrap_or(DEFAULT_FEATURES),
-                length_scale: settings.length_scale.unwrap_or((inputs as f64 / 2.0).sqrt()),
-                orthogonal: true,
-                seed: settings.seed,
-                ..GpConfig::new(width(settings, inputs), prepared.classes.len())
-            };
+            let config = GpConfig::new(width(settings, inputs), prepared.classes.len())
+                .with_features(settings.features.unwrap_or(DEFAULT_FEATURES))
+                .with_length_scale(settings.length_scale.unwrap_or((inputs as f64 / 2.0).sqrt()))
+                .with_orthogonal(true)
+                .with_seed(settings.seed);
             let net = net_config(settings, prepared).init::<B>(device)?;
             let model = GpNet::new(net, config.init::<B>(device)?);
             let trained = trained(model, settings, prepared, folder)?;
@@ -221,12 +219,12 @@ fn train_model<B: AutodiffBackend>(
             )?
         }
         (kind, false) => {
-            let config = PartialConfig {
-                net: net_config(settings, prepared),
-                parameters: prepared.parameters.len(),
-                orthogonal_bias: vec![64, 128],
-                hidden_bias: vec![64, 128],
-            };
+            let config = PartialConfig::new(
+                net_config(settings, prepared),
+                prepared.parameters.len(),
+                vec![64, 128],
+                vec![64, 128],
+            );
             let net = config.init::<B>(device)?;
             if kind == ModelKind::PlNet {
                 let trained = trained(PartialPlNet::new(net), settings, prepared, folder)?;

@@ -1,7 +1,7 @@
 //! From a table and the settings to rows in standardized variables and the settings of networks.
 
 use bilip::{Bounds, Rng};
-use bilip_burn::{BiLipNetConfig, BoundsMode, MonLipConfig, OrthogonalKind, data};
+use bilip_burn::{BiLipNetConfig, BoundsMode, Columns, Dataset, MonLipConfig, OrthogonalKind, shuffled};
 
 use crate::error::{Error, Result, ensure};
 use crate::settings::{FitSettings, ModelKind};
@@ -36,8 +36,8 @@ pub(crate) struct Prepared {
     pub y: Standard,
     pub bounds: BoundsMode,
     pub ranges: Vec<(f64, f64)>,
-    pub training: data::Table,
-    pub validation: Option<data::Table>,
+    pub training: Dataset,
+    pub validation: Option<Dataset>,
     /// The names of the classes, for a classifier.
     pub classes: Vec<String>,
     /// Rows of training and validation in the user's units: x, p, y.
@@ -204,7 +204,7 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
     };
 
     // Rows held out.
-    let order = data::shuffled(table.rows(), &mut Rng::new(settings.seed ^ 0x5eed));
+    let order = shuffled(table.rows(), &mut Rng::new(settings.seed ^ 0x5eed));
     let held_out = (settings.validation * table.rows() as f64).round() as usize;
     let (held_out, kept) = order.split_at(held_out.min(table.rows() - 1));
     let rows_of = |values: &[f64], columns: usize, rows: &[usize]| -> Vec<f64> {
@@ -222,13 +222,16 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
     };
     let width = width(settings, inputs.len());
     let standardized = |[x, p, y]: &[Vec<f64>; 3]| {
-        data::Table::with_parameters(
+        let columns = Columns {
+            inputs: width,
+            parameters: parameters.len(),
+            targets: targets.len(),
+        };
+        Dataset::with_parameters(
+            columns,
             padded(&standard_x.apply(x), inputs.len(), width),
-            width,
             standard_p.apply(p),
-            parameters.len(),
             standard_y.apply(y),
-            targets.len(),
         )
     };
     let raw = [part(kept), part(held_out)];
@@ -311,27 +314,18 @@ pub(crate) fn padded(x: &[f64], columns: usize, width: usize) -> Vec<f64> {
 }
 
 pub(crate) fn layer_config(settings: &FitSettings, prepared: &Prepared) -> MonLipConfig {
-    MonLipConfig {
-        activation: settings.activation,
-        general: settings.general,
-        seed: settings.seed,
-        ..MonLipConfig::new(
-            width(settings, prepared.inputs.len()),
-            &settings.hidden,
-            prepared.bounds,
-        )
-    }
+    let n = width(settings, prepared.inputs.len());
+    MonLipConfig::new(n, settings.hidden.clone(), prepared.bounds)
+        .with_activation(settings.activation)
+        .with_general(settings.general)
+        .with_seed(settings.seed)
 }
 
 pub(crate) fn net_config(settings: &FitSettings, prepared: &Prepared) -> BiLipNetConfig {
-    BiLipNetConfig {
-        orthogonal: match settings.householder {
-            None => OrthogonalKind::Cayley,
-            Some(count) => OrthogonalKind::Householder(count),
-        },
-        ..BiLipNetConfig::new(
-            settings.blocks.unwrap_or(DEFAULT_BLOCKS),
-            layer_config(settings, prepared),
-        )
-    }
+    let orthogonal = match settings.householder {
+        None => OrthogonalKind::Cayley,
+        Some(count) => OrthogonalKind::Householder(count),
+    };
+    let blocks = settings.blocks.unwrap_or(DEFAULT_BLOCKS);
+    BiLipNetConfig::new(blocks, layer_config(settings, prepared)).with_orthogonal(orthogonal)
 }

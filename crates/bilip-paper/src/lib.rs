@@ -3,16 +3,22 @@
 //! An [`Experiment`] is a list of jobs (one model, one seed), each of which writes what it found to a file and is not run
 //! twice; [`Experiment::collect`] gathers them into `result.json` and pictures, [`report`] all experiments into one page.
 
+pub mod baselines;
 mod config;
+pub mod data;
 mod error;
 mod experiments;
 mod files;
 pub mod images;
-mod published;
+mod page;
+pub mod published;
 mod report;
+mod results;
 mod run;
 
 pub use config::{Config, Kind, ModelConfig, Reference};
 pub use error::{Error, Result};
+pub use experiments::{EXPERIMENTS, experiment};
 pub use report::html as report;
-pub use run::{EXPERIMENTS, Experiment, ExperimentResult, Job, JobResult, Settings, Summary};
+pub use results::{ExperimentResult, JobResult, Summary};
+pub use run::{Experiment, Job, Settings};

@@ -1,71 +1,13 @@
-//! Results as pages: one README an experiment, one self-contained page for all.
+//! All results on one self-contained page.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::run::{ExperimentResult, Summary, machine, results, today};
-use crate::{files, run};
-
-/// A number as people read it.
-fn number(v: f64) -> String {
-    if v == 0.0 {
-        "0".into()
-    } else if v.abs() >= 1e-3 && v.abs() < 1e5 {
-        let digits = (3 - v.abs().log10().floor() as i32).clamp(0, 6) as usize;
-        format!("{v:.digits$}")
-    } else {
-        format!("{v:.2e}")
-    }
-}
-
-fn optional(v: Option<f64>) -> String {
-    v.map_or(String::new(), number)
-}
-
-fn mean(s: &Summary) -> String {
-    if s.seeds > 1 && s.std > 1e-6 * s.mean.abs() {
-        // A spread is known to a digit or two.
-        let spread = format!("{:.1e}", s.std);
-        let plain = spread.parse::<f64>().map_or(spread.clone(), |v| v.to_string());
-        let spread = if plain.len() <= 8 { plain } else { spread };
-        format!("{} ± {spread}", number(s.mean))
-    } else {
-        number(s.mean)
-    }
-}
-
-/// The page of one experiment.
-pub(crate) fn markdown(result: &ExperimentResult) -> String {
-    let mut out = format!("# {}\n\n", result.title);
-    let _ = writeln!(
-        out,
-        "Made by `{}` on {} ({}); {:.0} s of runs{}.\n",
-        result.command,
-        result.machine,
-        result.date,
-        result.seconds,
-        if result.quick { ", shortened version" } else { "" }
-    );
-    for (name, caption) in &result.figures {
-        let _ = writeln!(out, "![{caption}]({name}.svg)\n\n*{caption}*\n");
-    }
-    for note in &result.notes {
-        let _ = writeln!(out, "- {note}");
-    }
-    out += "\n| metric | mean ± spread | seeds | paper | published code |\n|---|---|---|---|---|\n";
-    for (key, s) in &result.summary {
-        let _ = writeln!(
-            out,
-            "| `{key}` | {} | {} | {} | {} |",
-            mean(s),
-            s.seeds,
-            optional(s.paper),
-            optional(s.published_code)
-        );
-    }
-    out
-}
+use crate::experiments::EXPERIMENTS;
+use crate::files;
+use crate::page::{mean, number};
+use crate::results::{ExperimentResult, machine, today};
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
@@ -168,6 +110,23 @@ fn table(result: &ExperimentResult) -> String {
     out
 }
 
+/// Reads the results in the folders below one, in the order of the experiments; of one experiment, by name.
+fn results(folder: &Path) -> Vec<(PathBuf, ExperimentResult)> {
+    let places = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut all: Vec<(usize, PathBuf, ExperimentResult)> = places
+        .filter_map(|entry| {
+            let place = entry.path();
+            let result: ExperimentResult = files::read_json(&place.join("result.json")).ok()?;
+            let rank = EXPERIMENTS.iter().position(|name| *name == result.experiment)?;
+            Some((rank, place, result))
+        })
+        .collect();
+    all.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    all.into_iter()
+        .map(|(_, place, result)| (place, result))
+        .collect()
+}
+
 const STYLE: &str = "
 :root{color-scheme:light}
 body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:1100px;padding:1rem;color:#222;background:#fff}
@@ -190,10 +149,7 @@ pub fn html(folder: &Path) -> Result<usize> {
     if all.is_empty() {
         return Err(Error::config(
             folder.display().to_string(),
-            format!(
-                "no results; run an experiment first ({})",
-                run::EXPERIMENTS.join(", ")
-            ),
+            format!("no results; run an experiment first ({})", EXPERIMENTS.join(", ")),
         ));
     }
     let mut out = format!(
@@ -201,7 +157,7 @@ pub fn html(folder: &Path) -> Result<usize> {
         today(),
         escape(&machine())
     );
-    // An experiment may lie in several folders, with different settings.
+    // An experiment may be in several folders, with different settings.
     let anchor = |place: &Path| escape(&place.file_name().unwrap_or_default().to_string_lossy());
     for (place, _) in &all {
         let _ = write!(out, "<a href=\"#{0}\">{0}</a>", anchor(place));

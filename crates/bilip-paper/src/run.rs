@@ -1,15 +1,15 @@
 //! Jobs, results and their summary: what all experiments have in common.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use bilip_burn::Device;
-use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, ModelConfig, Reference};
+use crate::config::{Config, ModelConfig};
 use crate::error::{Error, Result};
-use crate::{experiments, files, report};
+use crate::results::{ExperimentResult, JobResult, Summary, machine, machines, today};
+use crate::{files, page};
 
 /// How an experiment is run.
 #[derive(Clone, Debug)]
@@ -68,121 +68,48 @@ impl Job {
     }
 }
 
-/// What a job found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct JobResult {
-    /// The model's name.
-    pub model: String,
-    /// The seed.
-    pub seed: u64,
-    /// Figures by name.
-    pub metrics: BTreeMap<String, f64>,
-    /// Curves and surfaces for the pictures, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub series: BTreeMap<String, Vec<f64>>,
-    /// Trained parameters.
-    pub parameters: usize,
-    /// Wall time, that of training before an interruption included.
-    pub seconds: f64,
-    /// The machine it ran on.
-    #[serde(default)]
-    pub machine: String,
-}
-
-/// Mean and spread of a metric over seeds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
-    /// The mean.
-    pub mean: f64,
-    /// The sample standard deviation; 0 for one seed.
-    pub std: f64,
-    /// Number of seeds.
-    pub seeds: usize,
-    /// The paper's value.
-    pub paper: Option<f64>,
-    /// The value of a rerun of the authors' code.
-    pub published_code: Option<f64>,
-}
-
-impl Summary {
-    /// Of values, one a seed.
-    pub fn of(values: &[f64], reference: Reference) -> Self {
-        let n = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / n;
-        let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
-        Summary {
-            mean,
-            std: variance.sqrt(),
-            seeds: values.len(),
-            paper: reference.paper,
-            published_code: reference.published_code,
-        }
-    }
-}
-
-/// Everything about an experiment that was run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ExperimentResult {
+/// What one of the paper's experiments is made of.
+pub(crate) trait Definition: Sync {
     /// Its name.
-    pub experiment: String,
+    fn name(&self) -> &'static str;
+
     /// What it shows, in a sentence.
-    pub title: String,
-    /// The command that made it.
-    pub command: String,
-    /// The machine it ran on.
-    pub machine: String,
-    /// The day, UTC.
-    pub date: String,
-    /// Whether this is the shortened version.
-    pub quick: bool,
-    /// Sum of the jobs' wall times.
-    pub seconds: f64,
-    /// Every metric.
-    pub summary: BTreeMap<String, Summary>,
-    /// The pictures, without their extension, with a caption each.
-    pub figures: Vec<(String, String)>,
-    /// Remarks.
-    pub notes: Vec<String>,
-    /// Every run: model, seed, metrics, parameters, seconds.
-    pub runs: Vec<JobResult>,
+    fn title(&self) -> &'static str;
+
+    /// The shipped configuration; `None` for those without training.
+    fn config(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The name of a metric in the summary.
+    fn metric_name(&self, model: &str, metric: &str) -> String {
+        format!("{model}.{metric}")
+    }
+
+    /// Runs a job.
+    fn run(&self, _: &Experiment, _: &Job) -> Result<JobResult> {
+        Err(Error::config(self.name(), "has no jobs"))
+    }
+
+    /// Pictures and what else is computed from all runs.
+    fn finish(&self, experiment: &Experiment, result: &mut ExperimentResult) -> Result<()>;
 }
 
 /// One of the paper's experiments, ready to run.
 pub struct Experiment {
-    /// Its name.
-    pub name: &'static str,
+    definition: &'static dyn Definition,
     /// Its settings.
     pub config: Config,
     pub(crate) settings: Settings,
 }
 
-/// Names of all experiments, in the order in which they build on each other.
-pub const EXPERIMENTS: [&str; 9] = [
-    "step",
-    "rosenbrock",
-    "rosenbrock-sine",
-    "parametric",
-    "rosenbrock20",
-    "solver",
-    "inverse",
-    "moons",
-    "cifar10",
-];
-
 impl Experiment {
-    /// An experiment by name.
-    ///
-    /// # Errors
-    /// When there is none of that name, or its configuration cannot be used.
-    pub fn new(name: &str, settings: Settings) -> Result<Self> {
-        let name = EXPERIMENTS
-            .into_iter()
-            .find(|n| *n == name)
-            .ok_or_else(|| Error::config(name, format!("choose one of {}", EXPERIMENTS.join(", "))))?;
+    /// An experiment with its settings.
+    pub(crate) fn new(definition: &'static dyn Definition, settings: Settings) -> Result<Self> {
         if settings.seeds == 0 {
             return Err(Error::config("seeds", "must be at least 1"));
         }
-        let mut config = match experiments::shipped(name) {
+        let mut config = match definition.config() {
             Some(text) => Config::read(text, settings.config.as_deref())?,
             // Those without training have nothing to configure.
             None => Config {
@@ -238,7 +165,7 @@ impl Experiment {
             ));
         }
         Ok(Experiment {
-            name,
+            definition,
             config,
             settings,
         })
@@ -299,7 +226,7 @@ impl Experiment {
         }
         let before = bilip_burn::time_spent(&self.checkpoints(job))?;
         let clock = Instant::now();
-        let mut result = experiments::run(self, job)?;
+        let mut result = self.definition.run(self, job)?;
         result.seconds = before + clock.elapsed().as_secs_f64();
         result.machine = match self.settings.device.hardware() {
             Some(gpu) => format!("{gpu}, {}", machine()),
@@ -346,13 +273,13 @@ impl Experiment {
             }
         }
         if runs.is_empty() && !missing.is_empty() {
-            return Err(Error::config(self.name, "nothing has been run"));
+            return Err(Error::config(self.definition.name(), "nothing has been run"));
         }
         let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for run in &runs {
             for (metric, value) in &run.metrics {
                 values
-                    .entry(experiments::metric_name(self.name, &run.model, metric))
+                    .entry(self.definition.metric_name(&run.model, metric))
                     .or_default()
                     .push(*value);
             }
@@ -371,8 +298,8 @@ impl Experiment {
             })
             .collect();
         let mut result = ExperimentResult {
-            experiment: self.name.into(),
-            title: experiments::title(self.name).into(),
+            experiment: self.definition.name().into(),
+            title: self.definition.title().into(),
             command: self.settings.command.clone(),
             machine: machines(&runs),
             date: today(),
@@ -392,7 +319,7 @@ impl Experiment {
             ));
         }
         let clock = Instant::now();
-        experiments::finish(self, &mut result)?;
+        self.definition.finish(self, &mut result)?;
         if result.runs.is_empty() {
             result.seconds = clock.elapsed().as_secs_f64();
         }
@@ -402,90 +329,8 @@ impl Experiment {
         }
         files::write_json(&self.settings.out.join("result.json"), &result)?;
         self.write_config()?;
-        let page = report::markdown(&result);
+        let page = page::markdown(&result);
         files::write(&self.settings.out.join("README.md"), page.as_bytes())?;
         Ok(result)
-    }
-}
-
-/// The machines that runs were made on, or this one if there were none.
-fn machines(runs: &[JobResult]) -> String {
-    let mut all: Vec<&str> = runs.iter().map(|r| r.machine.as_str()).collect();
-    all.sort_unstable();
-    all.dedup();
-    match all.is_empty() {
-        true => machine(),
-        false => all.join("; "),
-    }
-}
-
-/// The processor and its cores, as the operating system tells.
-pub fn machine() -> String {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let name = std::fs::read_to_string("/proc/cpuinfo")
-        .ok()
-        .and_then(|text| {
-            text.lines().find_map(|l| {
-                l.strip_prefix("model name")
-                    .map(|r| r.trim_start_matches([' ', '\t', ':']).to_string())
-            })
-        })
-        .unwrap_or_else(|| std::env::consts::ARCH.to_string());
-    let threads =
-        std::env::var("RAYON_NUM_THREADS").map_or(String::new(), |t| format!(", {t} threads a run"));
-    format!("{name}, {cores} cores{threads}, {}", std::env::consts::OS)
-}
-
-/// The date in UTC, year-month-day.
-pub fn today() -> String {
-    let days = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |d| d.as_secs() / 86_400) as i64;
-    // Days to a civil date, by eras of 400 years (Hinnant 2013).
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
-}
-
-/// Reads the results in the folders below one, in the order of the experiments; of one experiment, by name.
-pub(crate) fn results(folder: &Path) -> Vec<(PathBuf, ExperimentResult)> {
-    let places = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut all: Vec<(usize, PathBuf, ExperimentResult)> = places
-        .filter_map(|entry| {
-            let place = entry.path();
-            let result: ExperimentResult = files::read_json(&place.join("result.json")).ok()?;
-            let rank = EXPERIMENTS.iter().position(|name| *name == result.experiment)?;
-            Some((rank, place, result))
-        })
-        .collect();
-    all.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-    all.into_iter()
-        .map(|(_, place, result)| (place, result))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn means_spreads_and_dates() {
-        let s = Summary::of(&[1.0, 2.0, 3.0], Reference::default());
-        assert_eq!((s.mean, s.std, s.seeds), (2.0, 1.0, 3));
-        assert_eq!(Summary::of(&[5.0], Reference::default()).std, 0.0);
-        let today = today();
-        assert_eq!(today.len(), 10);
-        assert!(today.as_str() > "2024-01-01" && today.as_str() < "2200-01-01");
     }
 }

@@ -2,8 +2,8 @@
 
 use bilip::{BiLipschitz, ImageClassifier, InverseOptions, Model, Network, Rng, metrics};
 use bilip_burn::{
-    Accumulation, Augment, ConvFeaturesConfig, GpConfig, GpNet, Loss, OptimizerKind, Schedule, TrainConfig,
-    data, train,
+    Accumulation, Augment, ConvFeaturesConfig, Dataset, GpConfig, GpNet, Loss, OptimizerKind, Schedule,
+    TrainConfig, train,
 };
 use burn::backend::{Autodiff, Flex};
 use burn::module::{AutodiffModule, Module, ModuleMapper, Param};
@@ -25,7 +25,7 @@ impl ModuleMapper<Flex> for InDouble {
 }
 
 /// Stripes that lie, stand or lean, in random colors, with noise.
-fn stripes(seed: u64) -> data::Table {
+fn stripes(seed: u64) -> Dataset {
     let mut rng = Rng::new(seed);
     let (mut images, mut classes) = (Vec::new(), Vec::new());
     for k in 0..COUNT {
@@ -46,7 +46,7 @@ fn stripes(seed: u64) -> data::Table {
         }
         classes.push(class as f64);
     }
-    data::Table::new(images, 3 * SIZE * SIZE, classes, 1).unwrap()
+    Dataset::new(images, 3 * SIZE * SIZE, classes, 1).unwrap()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_small_image_classifier_learns_and_keeps_its_guarantee() {
     let config = ConvFeaturesConfig {
         size: SIZE,
         outputs: 16,
-        ..ConvFeaturesConfig::new(0.65, 1).unwrap()
+        ..ConvFeaturesConfig::of_branch_bound(0.65, 1).unwrap()
     };
     let head_config = GpConfig {
         features: 64,
@@ -110,7 +110,7 @@ fn a_small_image_classifier_learns_and_keeps_its_guarantee() {
     // A record of all that was trained gives the same network.
     let recorder = NamedMpkBytesRecorder::<FullPrecisionSettings>::default();
     let bytes = recorder.record(net.clone().into_record(), ()).unwrap();
-    let other = ConvFeaturesConfig { seed: 9, ..config };
+    let other = config.clone().with_seed(9);
     let blank = GpNet::new(
         other.init::<Flex>(&device).unwrap(),
         head_config.init::<Flex>(&device).unwrap(),

@@ -1,7 +1,4 @@
-//! All tests from outside, in one program, which is built sooner than five.
+//! All tests from outside, in one program, which is built sooner than several.
 
-mod baselines;
-mod gp;
 mod images;
-mod step_function;
 mod training;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bilip::{Bounds, Rng};
 use bilip_burn::{
-    Adam, BiLipNetConfig, BoundsMode, Epoch, Error, Loss, MonLipConfig, OptimizerKind, OrthogonalKind,
-    PartialConfig, PartialPlNet, PlNet, Schedule, TrainConfig, Trained, data, time_spent, train,
+    Adam, BiLipNetConfig, BoundsMode, Columns, Dataset, Epoch, Error, Loss, MonLipConfig, OptimizerKind,
+    OrthogonalKind, PartialConfig, PartialPlNet, PlNet, Schedule, TrainConfig, Trained, time_spent, train,
 };
 use burn::backend::{Autodiff, Flex};
 use burn::module::{Module, ModuleVisitor, Param};
@@ -18,10 +18,44 @@ type B = Autodiff<Flex>;
 /// Long enough to be killed ten times on the way.
 const EPOCHS: usize = 500;
 
+/// The Rosenbrock function `(x−a)²/200 + ½(y−bx²)²` on [−2, 2]×[−1, 3], with a and b as the parameters.
+fn moving_surface(rows: usize, seed: u64) -> Dataset {
+    let mut rng = Rng::new(seed);
+    let (mut x, mut p, mut y) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rows {
+        let (u, v) = (4.0 * rng.uniform() - 2.0, 4.0 * rng.uniform() - 1.0);
+        let (a, b) = (2.0 * rng.uniform() - 1.0, 2.0 * rng.uniform() - 1.0);
+        x.extend([u, v]);
+        p.extend([a, b]);
+        y.push((u - a).powi(2) / 200.0 + 0.5 * (v - b * u * u).powi(2));
+    }
+    let columns = Columns {
+        parameters: 2,
+        ..Columns::new(2, 1)
+    };
+    Dataset::with_parameters(columns, x, p, y).unwrap()
+}
+
+/// The same with a = b = 1 and no parameters.
+fn surface(rows: usize, seed: u64) -> Dataset {
+    let x = moving_surface(rows, seed).inputs().to_vec();
+    let value = |x: &[f64]| (x[0] - 1.0).powi(2) / 200.0 + 0.5 * (x[1] - x[0] * x[0]).powi(2);
+    let y = x.chunks(2).map(value).collect();
+    Dataset::new(x, 2, y, 1).unwrap()
+}
+
+/// Two classes: inside and outside of the unit circle.
+fn classes(rows: usize, seed: u64) -> Dataset {
+    let x = Rng::new(seed).normals(2 * rows);
+    let class = |x: &[f64]| f64::from(x[0].hypot(x[1]) > 1.0);
+    let y = x.chunks(2).map(class).collect();
+    Dataset::new(x, 2, y, 1).unwrap()
+}
+
 fn model(seed: u64) -> PlNet<B> {
     let layer = MonLipConfig {
         seed,
-        ..MonLipConfig::new(2, &[12, 12], BoundsMode::Distortion(30.0))
+        ..MonLipConfig::new(2, vec![12, 12], BoundsMode::Distortion(30.0))
     };
     PlNet::new(
         BiLipNetConfig::new(2, layer)
@@ -42,8 +76,8 @@ fn settings(folder: Option<&Path>) -> TrainConfig {
 }
 
 fn run(folder: Option<&Path>) -> Trained<PlNet<B>> {
-    let table = data::on_rectangle(data::rosenbrock, 200, &mut Rng::new(1)).unwrap();
-    let held_out = data::on_rectangle(data::rosenbrock, 50, &mut Rng::new(2)).unwrap();
+    let table = surface(200, 1);
+    let held_out = surface(50, 2);
     train::<B, _>(model(3), &table, Some(&held_out), &settings(folder)).unwrap()
 }
 
@@ -111,7 +145,7 @@ fn a_run_killed_ten_times_ends_where_the_uninterrupted_one_ends() {
                 .unwrap()
                 .file_name()
                 .to_string_lossy()
-                .ends_with(".checkpoint")
+                .ends_with(".safetensors")
         })
         .count();
     assert_eq!(kept, 2);
@@ -126,10 +160,10 @@ fn a_damaged_checkpoint_costs_one_interval_and_a_warning() {
         short.epochs = 20;
         // The schedule is that of the whole run.
         short.schedule_steps = Some(EPOCHS * 200usize.div_ceil(32));
-        let table = data::on_rectangle(data::rosenbrock, 200, &mut Rng::new(1)).unwrap();
-        let held_out = data::on_rectangle(data::rosenbrock, 50, &mut Rng::new(2)).unwrap();
+        let table = surface(200, 1);
+        let held_out = surface(50, 2);
         train::<B, _>(model(3), &table, Some(&held_out), &short).unwrap();
-        let newest = folder.path().join("epoch-000000020.checkpoint");
+        let newest = folder.path().join("epoch-000000020.safetensors");
         let mut bytes = std::fs::read(&newest).unwrap();
         match damage {
             "flip" => {
@@ -173,12 +207,12 @@ fn learned_bounds_keep_their_distortion_and_the_fit_improves() {
     assert_ne!(first.bounds, last.bounds);
     let frozen = trained.model.freeze::<f64>().unwrap();
     assert!(frozen.verify().holds());
-    assert_eq!(trained.csv().lines().count(), EPOCHS + 1);
+    assert_eq!(trained.history.len(), EPOCHS);
 }
 
 #[test]
 fn every_optimizer_schedule_and_loss_trains() {
-    let table = data::moons(200, &mut Rng::new(4)).unwrap();
+    let table = classes(200, 4);
     let bounds = BoundsMode::Learned(Bounds::new(0.3, 3.0).unwrap());
     for (optimizer, schedule) in [
         (
@@ -212,7 +246,7 @@ fn every_optimizer_schedule_and_loss_trains() {
         ),
     ] {
         // Logits of two classes: a bi-Lipschitz map of the plane.
-        let net = BiLipNetConfig::new(1, MonLipConfig::new(2, &[16, 16], bounds))
+        let net = BiLipNetConfig::new(1, MonLipConfig::new(2, vec![16, 16], bounds))
             .init::<B>(&Default::default())
             .unwrap();
         let config = TrainConfig {
@@ -237,14 +271,14 @@ fn partial_networks_train_and_freeze() {
     let config = PartialConfig {
         net: BiLipNetConfig::new(
             1,
-            MonLipConfig::new(2, &[16, 16], BoundsMode::Fixed(Bounds::new(0.1, 8.0).unwrap())),
+            MonLipConfig::new(2, vec![16, 16], BoundsMode::Fixed(Bounds::new(0.1, 8.0).unwrap())),
         ),
         parameters: 2,
         orthogonal_bias: vec![8],
         hidden_bias: vec![8, 8],
     };
     let model = PartialPlNet::new(config.init::<B>(&Default::default()).unwrap());
-    let table = data::parametric(300, &mut Rng::new(5)).unwrap();
+    let table = moving_surface(300, 5);
     let settings = TrainConfig {
         epochs: 40,
         batch: 50,
@@ -262,7 +296,7 @@ fn partial_networks_train_and_freeze() {
 
 #[test]
 fn patience_stops_a_run_that_no_longer_improves() {
-    let table = data::on_rectangle(data::rosenbrock, 64, &mut Rng::new(1)).unwrap();
+    let table = surface(64, 1);
     let config = TrainConfig {
         epochs: 500,
         batch: 64,
@@ -286,14 +320,14 @@ fn patience_stops_a_run_that_no_longer_improves() {
 
 #[test]
 fn bad_settings_and_divergence_are_errors_that_say_so() {
-    let table = data::on_rectangle(data::rosenbrock, 64, &mut Rng::new(1)).unwrap();
+    let table = surface(64, 1);
     let good = || TrainConfig {
         epochs: 5,
         ..Default::default()
     };
-    let wrong = data::rosenbrock_n(3, 10, &mut Rng::new(1)).unwrap();
+    let wrong = Dataset::new(vec![0.5; 30], 3, vec![1.0; 10], 1).unwrap();
     let attempt =
-        |config: TrainConfig, table: &data::Table| train::<B, _>(model(1), table, None, &config).map(|_| ());
+        |config: TrainConfig, table: &Dataset| train::<B, _>(model(1), table, None, &config).map(|_| ());
     for config in [
         TrainConfig { epochs: 0, ..good() },
         TrainConfig { batch: 0, ..good() },
@@ -331,17 +365,17 @@ fn bad_settings_and_divergence_are_errors_that_say_so() {
         other => panic!("{other:?}"),
     }
     assert!(
-        MonLipConfig::new(0, &[4], BoundsMode::Distortion(2.0))
+        MonLipConfig::new(0, vec![4], BoundsMode::Distortion(2.0))
             .init::<Flex>(&Default::default())
             .is_err()
     );
     assert!(
-        MonLipConfig::new(2, &[4, 0], BoundsMode::Distortion(2.0))
+        MonLipConfig::new(2, vec![4, 0], BoundsMode::Distortion(2.0))
             .init::<Flex>(&Default::default())
             .is_err()
     );
     assert!(
-        MonLipConfig::new(2, &[4], BoundsMode::Distortion(1.0))
+        MonLipConfig::new(2, vec![4], BoundsMode::Distortion(1.0))
             .init::<Flex>(&Default::default())
             .is_err()
     );
@@ -352,11 +386,14 @@ fn a_known_minimizer_stays_where_it_is() {
     let device = Default::default();
     let config = BiLipNetConfig {
         orthogonal: OrthogonalKind::Householder(2),
-        ..BiLipNetConfig::new(2, MonLipConfig::new(2, &[12, 12], BoundsMode::Distortion(30.0)))
+        ..BiLipNetConfig::new(
+            2,
+            MonLipConfig::new(2, vec![12, 12], BoundsMode::Distortion(30.0)),
+        )
     };
     let x0 = vec![1.0, 1.0];
     let model = PlNet::with_minimizer(config.init::<B>(&device).unwrap(), x0.clone()).unwrap();
-    let table = data::on_rectangle(data::rosenbrock, 200, &mut Rng::new(1)).unwrap();
+    let table = surface(200, 1);
     let folder = tempfile::tempdir().unwrap();
     let metrics = folder.path().join("run.json");
     let settings = TrainConfig {
@@ -382,14 +419,14 @@ fn a_known_minimizer_stays_where_it_is() {
     // The figures of all epochs are on disk, as JSON by the file's name.
     let written: Vec<Epoch> = serde_json::from_slice(&std::fs::read(metrics).unwrap()).unwrap();
     assert_eq!(written, run.history);
-    let wrong = BiLipNetConfig::new(1, MonLipConfig::new(2, &[4], BoundsMode::Distortion(2.0)));
+    let wrong = BiLipNetConfig::new(1, MonLipConfig::new(2, vec![4], BoundsMode::Distortion(2.0)));
     assert!(PlNet::with_minimizer(wrong.init::<B>(&device).unwrap(), vec![1.0]).is_err());
 }
 
 #[test]
 fn metrics_are_a_table_and_a_place_that_cannot_be_written_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let table = data::on_rectangle(data::rosenbrock, 50, &mut Rng::new(1)).unwrap();
+    let table = surface(50, 1);
     let with = |path: std::path::PathBuf| TrainConfig {
         epochs: 3,
         metrics: Some(path),
@@ -398,8 +435,13 @@ fn metrics_are_a_table_and_a_place_that_cannot_be_written_is_an_error() {
     let path = folder.path().join("run.csv");
     let run = train::<B, _>(model(1), &table, None, &with(path.clone())).unwrap();
     let text = std::fs::read_to_string(path).unwrap();
-    assert_eq!(text, run.csv());
-    assert_eq!(text.lines().count(), 4);
+    let rows: Vec<&str> = text.lines().collect();
+    assert_eq!(rows[0], "epoch,train_loss,validation_loss,rate,mu,nu");
+    assert_eq!(rows.len(), 4);
+    for (row, epoch) in rows[1..].iter().zip(&run.history) {
+        let start = format!("{},{},,{},", epoch.epoch, epoch.train_loss, epoch.rate);
+        assert!(row.starts_with(&start), "{row} {start}");
+    }
     let nowhere = folder.path().join("no such folder").join("run.csv");
     let error = train::<B, _>(model(1), &table, None, &with(nowhere)).unwrap_err();
     assert!(error.to_string().contains("no such folder"), "{error}");

@@ -2,13 +2,14 @@
 
 use bilip::{Activation, BiLipschitz, Bounds, Network, Rng};
 use bilip_burn::{
-    BiLipNetConfig, BoundsMode, Icnn, Mlp, MonLipConfig, OnDevice, PartialConfig, PartialPlNet, PlNet,
-    Predict, Quadratic, ResidualConfig, ResidualNet, Schedule, TrainConfig, Trained, data, train,
+    BiLipNetConfig, BoundsMode, Columns, Dataset, MlpConfig, MonLipConfig, OnDevice, PartialConfig,
+    PartialPlNet, PlNet, Predict, Quadratic, Schedule, TrainConfig, Trained, train,
 };
 use burn::module::AutodiffModule;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor, TensorData};
 
+use crate::baselines::{IcnnConfig, ResidualConfig, ResidualNet};
 use crate::config::{Kind, ModelConfig};
 use crate::error::{Error, Result};
 use crate::run::{Experiment, Job};
@@ -112,7 +113,7 @@ pub(super) fn settings(experiment: &Experiment, job: &Job) -> TrainConfig {
     }
 }
 
-fn fit<B, M>(model: M, table: &data::Table, experiment: &Experiment, job: &Job) -> Result<Trained<M>>
+fn fit<B, M>(model: M, table: &Dataset, experiment: &Experiment, job: &Job) -> Result<Trained<M>>
 where
     B: AutodiffBackend,
     M: AutodiffModule<B> + Predict<B>,
@@ -136,7 +137,7 @@ fn in_blocks<B: Backend, M: Predict<B> + 'static>(model: M, n: usize, device: &B
 }
 
 /// Trains the model of a job on a table without parameters.
-pub(crate) fn model(experiment: &Experiment, job: &Job, table: &data::Table) -> Result<Fitted> {
+pub(crate) fn model(experiment: &Experiment, job: &Job, table: &Dataset) -> Result<Fitted> {
     let work = Work {
         experiment,
         job,
@@ -148,7 +149,7 @@ pub(crate) fn model(experiment: &Experiment, job: &Job, table: &data::Table) -> 
 struct Work<'a> {
     experiment: &'a Experiment,
     job: &'a Job,
-    table: &'a data::Table,
+    table: &'a Dataset,
 }
 
 impl OnDevice for Work<'_> {
@@ -162,16 +163,18 @@ impl OnDevice for Work<'_> {
 fn train_model<B: AutodiffBackend>(
     experiment: &Experiment,
     job: &Job,
-    table: &data::Table,
+    table: &Dataset,
     device: &B::Device,
 ) -> Result<Fitted> {
     let (config, seed) = (&job.model, job.seed);
-    let (n, _, _) = table.columns();
+    let Columns {
+        inputs: n, targets, ..
+    } = table.columns();
     let activation: Activation = config.activation.parse()?;
-    let layer = |bounds| MonLipConfig {
-        activation,
-        seed,
-        ..MonLipConfig::new(n, &config.hidden, bounds)
+    let layer = |bounds| {
+        MonLipConfig::new(n, config.hidden.clone(), bounds)
+            .with_activation(activation)
+            .with_seed(seed)
     };
     Ok(match config.kind {
         Kind::Monlip => {
@@ -211,7 +214,7 @@ fn train_model<B: AutodiffBackend>(
         Kind::Mlp => {
             let mut sizes = config.hidden.clone();
             sizes.push(n);
-            let net = Mlp::<B>::new(n, &sizes, seed, device, DType::F32)?;
+            let net = MlpConfig::new(n, sizes).with_seed(seed).init::<B>(device)?;
             let trained = fit(Quadratic::new(net), table, experiment, job)?;
             let model = trained.model.valid();
             Fitted {
@@ -224,7 +227,9 @@ fn train_model<B: AutodiffBackend>(
             }
         }
         Kind::Icnn => {
-            let model = Icnn::<B>::new(n, &config.hidden, seed, device, DType::F32)?;
+            let model = IcnnConfig::new(n, config.hidden.clone())
+                .with_seed(seed)
+                .init::<B>(device)?;
             let trained = fit(model, table, experiment, job)?;
             Fitted {
                 parameters: trained.parameters,
@@ -250,7 +255,7 @@ fn train_model<B: AutodiffBackend>(
                 residual = residual.published();
             }
             let net = residual.init::<B>(device)?;
-            if table.columns().2 == 1 && n > 1 {
+            if targets == 1 && n > 1 {
                 let trained = fit(Quadratic::new(net), table, experiment, job)?;
                 let parameters = trained.parameters;
                 let model = trained.model.valid();
@@ -287,7 +292,7 @@ fn residual_fitted<B: Backend>(
 pub(crate) fn partial(
     experiment: &Experiment,
     job: &Job,
-    table: &data::Table,
+    table: &Dataset,
 ) -> Result<(bilip::PartialPlNet<f64>, usize)> {
     let work = PartialWork(Work {
         experiment,
@@ -315,23 +320,19 @@ impl OnDevice for PartialWork<'_> {
 fn train_partial<B: AutodiffBackend>(
     experiment: &Experiment,
     job: &Job,
-    table: &data::Table,
+    table: &Dataset,
     device: &B::Device,
 ) -> Result<(bilip::PartialPlNet<f64>, usize)> {
-    let (n, parameters, _) = table.columns();
-    let config = PartialConfig {
-        net: BiLipNetConfig::new(
-            job.model.depth,
-            MonLipConfig {
-                seed: job.seed,
-                activation: job.model.activation.parse()?,
-                ..MonLipConfig::new(n, &job.model.hidden, bounds_mode(&job.model)?)
-            },
-        ),
+    let Columns {
+        inputs: n,
         parameters,
-        orthogonal_bias: vec![64, 128],
-        hidden_bias: vec![64, 128, 256],
-    };
+        ..
+    } = table.columns();
+    let layer = MonLipConfig::new(n, job.model.hidden.clone(), bounds_mode(&job.model)?)
+        .with_seed(job.seed)
+        .with_activation(job.model.activation.parse()?);
+    let net = BiLipNetConfig::new(job.model.depth, layer);
+    let config = PartialConfig::new(net, parameters, vec![64, 128], vec![64, 128, 256]);
     let model = PartialPlNet::new(config.init::<B>(device)?);
     let trained = fit(model, table, experiment, job)?;
     Ok((trained.model.freeze()?, trained.parameters))

@@ -8,12 +8,29 @@ use bilip::{
 use crate::config::Reference;
 use crate::error::Result;
 use crate::files;
-use crate::run::{Experiment, ExperimentResult, Summary};
+use crate::results::{ExperimentResult, Summary};
+use crate::run::{Definition, Experiment};
 use bilip_plot::{Figure, Mark, Panel};
+
+pub(super) struct Inverse;
+
+impl Definition for Inverse {
+    fn name(&self) -> &'static str {
+        "inverse"
+    }
+
+    fn title(&self) -> &'static str {
+        "Inverting a layer: error against steps"
+    }
+
+    fn finish(&self, experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+        finish(experiment, result)
+    }
+}
 
 const BATCH: usize = 32;
 
-pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
     let bounds = Bounds::new(0.2, 4.0)?;
     let alpha = bounds.mu() / bounds.gap();
     let seeds = if experiment.settings.quick {

@@ -1,4 +1,4 @@
-//! The experiments, one file each, and how they are found by name.
+//! The experiments, one file each.
 
 mod cifar10;
 mod fit;
@@ -13,73 +13,47 @@ mod step;
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
-use crate::run::{Experiment, ExperimentResult, Job, JobResult};
+use crate::results::JobResult;
+use crate::run::{Definition, Experiment, Job, Settings};
+
+/// All of them, in the order in which they build on each other.
+static ALL: [&dyn Definition; 9] = [
+    &step::Step,
+    &rosenbrock::PLAIN,
+    &rosenbrock::SINE,
+    &parametric::Parametric,
+    &rosenbrock20::Rosenbrock20,
+    &solver::Solver,
+    &inverse::Inverse,
+    &moons::Moons,
+    &cifar10::Cifar10,
+];
+
+/// Names of all experiments, in the order in which they build on each other.
+pub const EXPERIMENTS: [&str; 9] = [
+    "step",
+    "rosenbrock",
+    "rosenbrock-sine",
+    "parametric",
+    "rosenbrock20",
+    "solver",
+    "inverse",
+    "moons",
+    "cifar10",
+];
+
+/// An experiment by name.
+///
+/// # Errors
+/// When there is none of that name, or its configuration cannot be used.
+pub fn experiment(name: &str, settings: Settings) -> Result<Experiment> {
+    let definition = (ALL.into_iter().find(|d| d.name() == name))
+        .ok_or_else(|| Error::config(name, format!("choose one of {}", EXPERIMENTS.join(", "))))?;
+    Experiment::new(definition, settings)
+}
 
 /// What the head of a Gaussian process sees of rows.
 type Hidden = Box<dyn Fn(&[f64]) -> Vec<f64>>;
-
-/// The shipped configuration, of those that train.
-pub(crate) fn shipped(name: &str) -> Option<&'static str> {
-    Some(match name {
-        "step" => include_str!("../../configs/step.toml"),
-        "rosenbrock" => include_str!("../../configs/rosenbrock.toml"),
-        "rosenbrock-sine" => include_str!("../../configs/rosenbrock-sine.toml"),
-        "parametric" => include_str!("../../configs/parametric.toml"),
-        "rosenbrock20" => include_str!("../../configs/rosenbrock20.toml"),
-        "moons" => include_str!("../../configs/moons.toml"),
-        "cifar10" => include_str!("../../configs/cifar10.toml"),
-        _ => return None,
-    })
-}
-
-pub(crate) fn title(name: &str) -> &'static str {
-    match name {
-        "step" => "A step function under bounds (0.1, 10): how tight are they?",
-        "rosenbrock" => "The Rosenbrock function: a surrogate with one minimum",
-        "rosenbrock-sine" => "Rosenbrock plus sine: one global among many local minima",
-        "parametric" => "A minimum that moves with a parameter",
-        "rosenbrock20" => "Twenty dimensions: the distortion as a regulariser",
-        "moons" => "Two moons: knowing what is not known",
-        "cifar10" => "CIFAR-10, clean and corrupted",
-        "solver" => "Computing the minimum: gap against steps",
-        _ => "Inverting a layer: error against steps",
-    }
-}
-
-/// The name of a metric in the summary. Those of the only certified model of `step` stand alone.
-pub(crate) fn metric_name(experiment: &str, model: &str, metric: &str) -> String {
-    if experiment == "step" && model == "bilipnet" {
-        metric.to_string()
-    } else {
-        format!("{model}.{metric}")
-    }
-}
-
-pub(crate) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
-    match experiment.name {
-        "step" => step::run(experiment, job),
-        "rosenbrock" | "rosenbrock-sine" => rosenbrock::run(experiment, job),
-        "parametric" => parametric::run(experiment, job),
-        "rosenbrock20" => rosenbrock20::run(experiment, job),
-        "moons" => moons::run(experiment, job),
-        "cifar10" => cifar10::run(experiment, job),
-        other => Err(Error::config(other, "has no jobs")),
-    }
-}
-
-/// Pictures and what else is computed from all runs.
-pub(crate) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
-    match experiment.name {
-        "step" => step::finish(experiment, result),
-        "rosenbrock" | "rosenbrock-sine" => rosenbrock::finish(experiment, result),
-        "parametric" => parametric::finish(experiment, result),
-        "rosenbrock20" => rosenbrock20::finish(experiment, result),
-        "moons" => moons::finish(experiment, result),
-        "cifar10" => cifar10::finish(experiment, result),
-        "solver" => solver::finish(experiment, result),
-        _ => inverse::finish(experiment, result),
-    }
-}
 
 /// A result that is still without its time.
 fn job_result(
@@ -107,4 +81,14 @@ fn job_result(
 fn half_mse(found: &[f64], wanted: &[f64]) -> f64 {
     let sum: f64 = found.iter().zip(wanted).map(|(a, b)| (a - b).powi(2)).sum();
     0.5 * sum / wanted.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_experiment_is_found_by_its_name() {
+        assert_eq!(ALL.map(|d| d.name()), EXPERIMENTS);
+    }
 }

@@ -5,18 +5,46 @@ use std::collections::BTreeMap;
 use bilip::faer::{Mat, MatRef};
 use bilip::{BiLipschitz, Bounds, GpHead, Rng, metrics};
 use bilip_burn::{
-    Accumulation, BiLipNetConfig, BoundsMode, GpConfig, GpNet, Loss, MonLipConfig, OnDevice, Predict,
-    PublishedBiLipNet, Sngp, TrainConfig, data, train,
+    Accumulation, BiLipNetConfig, BoundsMode, Dataset, GpConfig, GpNet, Loss, MonLipConfig, OnDevice,
+    Predict, TrainConfig, train,
 };
 use burn::module::{AutodiffModule, Module, ModuleDisplay};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 
 use super::{Hidden, fit, job_result};
+use crate::baselines::SngpConfig;
 use crate::config::Kind;
+use crate::data;
 use crate::error::{Error, Result};
 use crate::files;
-use crate::run::{Experiment, ExperimentResult, Job, JobResult};
+use crate::published::PublishedBiLipNet;
+use crate::results::{ExperimentResult, JobResult};
+use crate::run::{Definition, Experiment, Job};
 use bilip_plot::{Figure, Mark, Panel};
+
+pub(super) struct Moons;
+
+impl Definition for Moons {
+    fn name(&self) -> &'static str {
+        "moons"
+    }
+
+    fn title(&self) -> &'static str {
+        "Two moons: knowing what is not known"
+    }
+
+    fn config(&self) -> Option<&'static str> {
+        Some(include_str!("../../configs/moons.toml"))
+    }
+
+    fn run(&self, experiment: &Experiment, job: &Job) -> Result<JobResult> {
+        run(experiment, job)
+    }
+
+    fn finish(&self, experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+        finish(experiment, result)
+    }
+}
 
 /// Width of the space in which the feature maps live.
 const WIDTH: usize = 128;
@@ -29,7 +57,6 @@ const Y: (f64, f64) = (-2.5, 2.5);
 const DATA: u64 = 5_000;
 /// The factor of the mean-field approximation.
 const FACTOR: f64 = std::f64::consts::PI / 8.0;
-const SHARE_OF_DROPOUT: f64 = 0.1;
 const RIDGE: f64 = 1.0;
 const BINS: usize = 15;
 /// Where slopes are measured.
@@ -65,7 +92,7 @@ impl Trained {
 struct Work<'a> {
     experiment: &'a Experiment,
     job: &'a Job,
-    table: &'a data::Table,
+    table: &'a Dataset,
 }
 
 impl OnDevice for Work<'_> {
@@ -77,27 +104,23 @@ impl OnDevice for Work<'_> {
             .c
             .ok_or_else(|| Error::config(&model.name, "c is missing: the bound of a residual branch"))?;
         if !(c > 0.0 && c < 1.0) {
-            return Err(Error::config(&model.name, "c must lie between 0 and 1"));
+            return Err(Error::config(&model.name, "c must be between 0 and 1"));
         }
-        let head = GpConfig {
-            seed: 7_000 + seed,
-            ..GpConfig::new(WIDTH, 2)
-        };
-        let head = head.init::<B>(device)?;
+        let head = GpConfig::new(WIDTH, 2)
+            .with_seed(7_000 + seed)
+            .init::<B>(device)?;
         match model.kind {
             Kind::GpBilipnet => {
                 let bounds = Bounds::new((1.0 - c).powi(LAYERS), (1.0 + c).powi(LAYERS))?;
-                let layer = MonLipConfig {
-                    seed,
-                    ..MonLipConfig::new(WIDTH, &model.hidden, BoundsMode::Fixed(bounds))
-                };
+                let layer =
+                    MonLipConfig::new(WIDTH, model.hidden.clone(), BoundsMode::Fixed(bounds)).with_seed(seed);
                 let config = BiLipNetConfig::new(1, layer);
                 if model.published {
                     let net = PublishedBiLipNet::<B>::new(&config, device)?;
                     let net = GpNet::new(net, head).with_random_lift(2, WIDTH, 8_000 + seed, device)?;
                     let (trained, rest) = self.finish::<B, _>(net, device)?;
                     return Ok(Trained {
-                        claimed: trained.net().bounds()?,
+                        claimed: trained.net().claim(),
                         certified: trained.net().certified_bounds().ok(),
                         ..rest
                     });
@@ -114,7 +137,9 @@ impl OnDevice for Work<'_> {
                 })
             }
             Kind::GpSngp => {
-                let net = Sngp::<B>::new(WIDTH, model.depth, c, SHARE_OF_DROPOUT, seed, device)?;
+                let net = SngpConfig::new(WIDTH, model.depth, c)
+                    .with_seed(seed)
+                    .init::<B>(device)?;
                 let net = GpNet::new(net, head).with_random_lift(2, WIDTH, 8_000 + seed, device)?;
                 let (trained, rest) = self.finish::<B, _>(net, device)?;
                 Ok(Trained {
@@ -202,7 +227,7 @@ fn slopes<B: Backend, M: Module<B> + Predict<B>>(
     Ok((low, high))
 }
 
-pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
+fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let config = &experiment.config;
     let table = data::moons(config.rows, &mut Rng::new(DATA))?;
     let outliers = data::moons_outliers(OUTLIERS, &mut Rng::new(DATA + 1));
@@ -212,7 +237,7 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
         job,
         table: &table,
     })??;
-    let labels = |t: &data::Table| -> Vec<usize> { t.targets().iter().map(|v| *v as usize).collect() };
+    let labels = |t: &Dataset| -> Vec<usize> { t.targets().iter().map(|v| *v as usize).collect() };
     let (p_train, known) = trained.classify(table.inputs())?;
     let (p_test, _) = trained.classify(test.inputs())?;
     let (_, unknown) = trained.classify(&outliers)?;
@@ -250,7 +275,7 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     Ok(job_result(job, trained.parameters, &figures, series))
 }
 
-pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
     let table = data::moons(experiment.config.rows, &mut Rng::new(DATA))?;
     let outliers = data::moons_outliers(OUTLIERS, &mut Rng::new(DATA + 1));
     let points = |x: &[f64], step: usize| -> Vec<(f64, f64)> {

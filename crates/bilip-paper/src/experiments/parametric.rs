@@ -3,13 +3,39 @@
 use std::collections::BTreeMap;
 
 use bilip::{BiLipschitz, InverseOptions, Rng};
-use bilip_burn::data;
+use bilip_burn::Dataset;
 
 use super::{fit, half_mse, job_result};
+use crate::data;
 use crate::error::Result;
 use crate::files;
-use crate::run::{Experiment, ExperimentResult, Job, JobResult};
+use crate::results::{ExperimentResult, JobResult};
+use crate::run::{Definition, Experiment, Job};
 use bilip_plot::{Figure, Mark, Panel, levels};
+
+pub(super) struct Parametric;
+
+impl Definition for Parametric {
+    fn name(&self) -> &'static str {
+        "parametric"
+    }
+
+    fn title(&self) -> &'static str {
+        "A minimum that moves with a parameter"
+    }
+
+    fn config(&self) -> Option<&'static str> {
+        Some(include_str!("../../configs/parametric.toml"))
+    }
+
+    fn run(&self, experiment: &Experiment, job: &Job) -> Result<JobResult> {
+        run(experiment, job)
+    }
+
+    fn finish(&self, experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+        finish(experiment, result)
+    }
+}
 
 /// Parameters (a, b) of the pictures.
 const SHOWN: [[f64; 2]; 6] = [
@@ -31,13 +57,12 @@ fn grid() -> Vec<f64> {
         .collect()
 }
 
-pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
+fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let config = &experiment.config;
     let table = data::parametric(config.rows, &mut Rng::new(3_000 + job.seed))?;
     let (net, parameters) = fit::partial(experiment, job, &table)?;
-    let loss = |t: &data::Table| -> Result<f64> {
-        Ok(half_mse(&net.value(t.inputs(), t.parameters())?, t.targets()))
-    };
+    let loss =
+        |t: &Dataset| -> Result<f64> { Ok(half_mse(&net.value(t.inputs(), t.parameters())?, t.targets())) };
     let test = data::parametric(config.test, &mut Rng::new(3_999))?;
     // The true value at the computed minima, where the true minimum (a, ba²) is in the rectangle of the data.
     let mut rng = Rng::new(3_998);
@@ -78,7 +103,7 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     Ok(job_result(job, parameters, &metrics, series))
 }
 
-pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
     let Some(run) = result.runs.iter().find(|r| r.seed == 0) else {
         return Ok(());
     };

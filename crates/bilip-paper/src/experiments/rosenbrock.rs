@@ -3,28 +3,65 @@
 use std::collections::BTreeMap;
 
 use bilip::{InverseOptions, Model, Network, Rng};
-use bilip_burn::data;
 
 use super::{fit, half_mse, job_result};
 use crate::config::Reference;
+use crate::data;
 use crate::error::Result;
 use crate::files;
-use crate::run::{Experiment, ExperimentResult, Job, JobResult, Summary};
+use crate::results::{ExperimentResult, JobResult, Summary};
+use crate::run::{Definition, Experiment, Job};
 use bilip_plot::{Figure, Mark, Panel, levels};
 
 /// Points along the side of the pictures.
 const SIDE: usize = 101;
 
-fn function(experiment: &Experiment) -> fn(f64, f64) -> f64 {
-    match experiment.name {
-        "rosenbrock" => data::rosenbrock,
-        _ => data::rosenbrock_sine,
+/// A surface with one minimum, or with many.
+pub(super) struct Rosenbrock {
+    name: &'static str,
+    title: &'static str,
+    config: &'static str,
+    function: fn(f64, f64) -> f64,
+}
+
+pub(super) static PLAIN: Rosenbrock = Rosenbrock {
+    name: "rosenbrock",
+    title: "The Rosenbrock function: a surrogate with one minimum",
+    config: include_str!("../../configs/rosenbrock.toml"),
+    function: data::rosenbrock,
+};
+
+pub(super) static SINE: Rosenbrock = Rosenbrock {
+    name: "rosenbrock-sine",
+    title: "Rosenbrock plus sine: one global among many local minima",
+    config: include_str!("../../configs/rosenbrock-sine.toml"),
+    function: data::rosenbrock_sine,
+};
+
+impl Definition for Rosenbrock {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn title(&self) -> &'static str {
+        self.title
+    }
+
+    fn config(&self) -> Option<&'static str> {
+        Some(self.config)
+    }
+
+    fn run(&self, experiment: &Experiment, job: &Job) -> Result<JobResult> {
+        run(self.function, experiment, job)
+    }
+
+    fn finish(&self, experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+        finish(self.function, experiment, result)
     }
 }
 
-pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
+fn run(f: fn(f64, f64) -> f64, experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let config = &experiment.config;
-    let f = function(experiment);
     let table = data::on_rectangle(f, config.rows, &mut Rng::new(2_000 + job.seed))?;
     let fitted = fit::model(experiment, job, &table)?;
     let train_loss = half_mse(&(fitted.predict)(table.inputs())?, table.targets());
@@ -74,8 +111,7 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     Ok(job_result(job, fitted.parameters, &metrics, series))
 }
 
-pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
-    let f = function(experiment);
+fn finish(f: fn(f64, f64) -> f64, experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
     let truth = data::grid(f, SIDE)?;
     let all = levels(truth.targets(), 14);
     let panel = |title: &str| Panel::new(title, "x", "y").x_range(-2.0, 2.0).y_range(-1.0, 3.0);

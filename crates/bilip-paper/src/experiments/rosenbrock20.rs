@@ -3,26 +3,48 @@
 use std::collections::BTreeMap;
 
 use bilip::{InverseOptions, Model, Network, Rng};
-use bilip_burn::data;
+use bilip_burn::Dataset;
 
 use super::{fit, half_mse, job_result};
 use crate::config::{Kind, Reference};
+use crate::data;
 use crate::error::Result;
 use crate::files;
-use crate::run::{Experiment, ExperimentResult, Job, JobResult, Summary};
+use crate::results::{ExperimentResult, JobResult, Summary};
+use crate::run::{Definition, Experiment, Job};
 use bilip_plot::{Figure, Mark, Panel};
+
+pub(super) struct Rosenbrock20;
+
+impl Definition for Rosenbrock20 {
+    fn name(&self) -> &'static str {
+        "rosenbrock20"
+    }
+
+    fn title(&self) -> &'static str {
+        "Twenty dimensions: the distortion as a regularizer"
+    }
+
+    fn config(&self) -> Option<&'static str> {
+        Some(include_str!("../../configs/rosenbrock20.toml"))
+    }
+
+    fn run(&self, experiment: &Experiment, job: &Job) -> Result<JobResult> {
+        run(experiment, job)
+    }
+
+    fn finish(&self, experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+        finish(experiment, result)
+    }
+}
 
 const N: usize = 20;
 
-fn training(experiment: &Experiment, seed: u64) -> Result<data::Table> {
-    Ok(data::rosenbrock_n(
-        N,
-        experiment.config.rows,
-        &mut Rng::new(4_000 + seed),
-    )?)
+fn training(experiment: &Experiment, seed: u64) -> Result<Dataset> {
+    data::rosenbrock_n(N, experiment.config.rows, &mut Rng::new(4_000 + seed))
 }
 
-pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
+fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let table = training(experiment, job.seed)?;
     let fitted = fit::model(experiment, job, &table)?;
     let train_loss = half_mse(&(fitted.predict)(table.inputs())?, table.targets());
@@ -70,7 +92,7 @@ pub(super) fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     Ok(job_result(job, fitted.parameters, &metrics, BTreeMap::new()))
 }
 
-pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
     let mut panels = Vec::new();
     for (metric, title) in [("train_loss", "training loss"), ("test_loss", "test loss")] {
         let mut panel = Panel::new(title, "distortion τ", "½·MSE").x_log().y_log();

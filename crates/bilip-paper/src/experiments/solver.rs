@@ -10,8 +10,25 @@ use bilip::{
 use crate::config::Reference;
 use crate::error::{Error, Result};
 use crate::files;
-use crate::run::{Experiment, ExperimentResult, Summary};
+use crate::results::{ExperimentResult, Summary};
+use crate::run::{Definition, Experiment};
 use bilip_plot::{Figure, Mark, Panel};
+
+pub(super) struct Solver;
+
+impl Definition for Solver {
+    fn name(&self) -> &'static str {
+        "solver"
+    }
+
+    fn title(&self) -> &'static str {
+        "Computing the minimum: gap against steps"
+    }
+
+    fn finish(&self, experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+        finish(experiment, result)
+    }
+}
 
 const STEPS: [usize; 18] = [
     1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 300, 500, 800, 1_200, 2_000, 3_000,
@@ -42,7 +59,7 @@ fn load(experiment: &Experiment, tau: usize) -> Result<PlNet<f64>> {
     }
 }
 
-pub(super) fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
     let mut panels = Vec::new();
     let last = if experiment.settings.quick {
         10

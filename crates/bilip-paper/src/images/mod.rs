@@ -4,7 +4,7 @@ mod cifar;
 mod corrupt;
 mod filters;
 
-pub use cifar::{Dataset, cifar10_files_from_package, npm_package};
+pub use cifar::{Cifar, cifar10_files_from_package, npm_package};
 pub use corrupt::{Corruption, SEVERITIES};
 
 use crate::error::Result;
