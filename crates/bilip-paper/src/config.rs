@@ -31,6 +31,9 @@ pub struct Config {
     /// Length of the schedule in steps; the run's own if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule_steps: Option<usize>,
+    /// Of images: whether corrupted ones are looked at, too.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub corrupted: bool,
     /// The models.
     pub models: Vec<ModelConfig>,
     /// Values to compare with, by metric.
@@ -85,9 +88,27 @@ pub struct ModelConfig {
     /// Whether a residual network on images has batch normalization.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub batch_norm: bool,
+    /// Share of the channels that such a network leaves out at random while training.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropout: f64,
+    /// Whether its kernels are scaled down after every step, as in the published code.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub projected: bool,
     /// Most seeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seeds: Option<usize>,
+}
+
+fn is_zero(v: &f64) -> bool {
+    *v == 0.0
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(v: &bool) -> bool {
+    *v
 }
 
 fn one() -> usize {
@@ -191,6 +212,7 @@ impl Config {
                 ("cycle", format!("{:?}", c.cycle)),
                 ("steps", format!("{:?}", c.steps)),
                 ("schedule_steps", format!("{:?}", c.schedule_steps)),
+                ("corrupted", c.corrupted.to_string()),
             ]
         };
         for ((name, was), (_, is)) in settings(earlier).into_iter().zip(settings(self)) {

@@ -121,6 +121,7 @@ impl Experiment {
                 cycle: None,
                 steps: None,
                 schedule_steps: None,
+                corrupted: true,
                 models: Vec::new(),
                 reference: BTreeMap::new(),
             },

@@ -27,6 +27,10 @@ pub struct NormalizedConvConfig {
     /// The bound on the norm.
     #[config(default = 1.0)]
     pub bound: f64,
+    /// Whether the kernels themselves are scaled down to the bound after every step, as by projected gradient descent,
+    /// instead of the map that they make in the forward pass.
+    #[config(default = false)]
+    pub projected: bool,
     /// Seed of the initial kernels.
     #[config(default = 0)]
     pub seed: u64,
@@ -48,6 +52,8 @@ pub struct NormalizedConv<B: Backend> {
     stride: usize,
     #[module(skip)]
     bound: f64,
+    #[module(skip)]
+    projected: bool,
 }
 
 impl NormalizedConvConfig {
@@ -62,6 +68,7 @@ impl NormalizedConvConfig {
             kernel,
             stride,
             bound,
+            projected,
             seed,
             dtype,
         } = self.clone();
@@ -97,6 +104,7 @@ impl NormalizedConvConfig {
             image: Param::from_tensor(start).set_require_grad(false),
             stride,
             bound,
+            projected,
         };
         for _ in 0..30 {
             layer = layer.settle();
@@ -143,7 +151,7 @@ impl<B: Backend> NormalizedConv<B> {
         y.reshape([1, outputs, side * side])
     }
 
-    /// The layer after one more step of the power iteration.
+    /// The layer after one more step of the power iteration, and with its kernels scaled down if they are projected.
     pub fn settle(self) -> Self {
         let matrix = self.matrix().detach();
         let y = self.stretched(matrix.clone());
@@ -154,10 +162,26 @@ impl<B: Backend> NormalizedConv<B> {
         let next = (back / norm.unsqueeze())
             .detach()
             .reshape([1, inputs, size, size]);
-        NormalizedConv {
+        let settled = NormalizedConv {
             image: self.image.map(|_| next),
             ..self
+        };
+        if !settled.projected {
+            return settled;
         }
+        let scale = settled.scale().detach().unsqueeze::<4>();
+        NormalizedConv {
+            weight: settled.weight.map(|w| {
+                let tracked = w.is_require_grad();
+                (w * scale).detach().set_require_grad(tracked)
+            }),
+            ..settled
+        }
+    }
+
+    /// `min(1, bound/‖W‖)`, differentiable in the weights.
+    fn scale(&self) -> Tensor<B, 1> {
+        self.norm().div_scalar(self.bound).clamp_min(1.0).recip()
     }
 
     /// The norm as known so far, differentiable in the weights.
@@ -176,8 +200,10 @@ impl<B: Backend> NormalizedConv<B> {
 
     /// The same of images in [groups](ImageGroups).
     pub fn on_groups(&self, x: Tensor<B, 5>) -> Tensor<B, 5> {
-        let scale = self.norm().div_scalar(self.bound).clamp_min(1.0).recip();
-        let matrix = self.matrix() * scale.unsqueeze();
+        let matrix = match self.projected {
+            true => self.matrix(),
+            false => self.matrix() * self.scale().unsqueeze(),
+        };
         ops::convolve(matrix, x, self.window(), MatmulPrecision::TensorCores)
     }
 
@@ -339,6 +365,34 @@ mod tests {
                 assert!(size(layer.forward(x.clone())) <= certified * size(x));
             }
         }
+        Ok(())
+    }
+
+    #[test]
+    fn projected_kernels_stay_within_their_bound_through_training_steps() -> Result<()> {
+        use burn::optim::{GradientsParams, Optimizer, SgdConfig};
+        type F = Autodiff<Flex>;
+        let device = Default::default();
+        let config = NormalizedConvConfig::new([2, 3], 6)
+            .with_bound(0.5)
+            .with_dtype(DType::F64)
+            .with_projected(true);
+        let mut layer = config.init::<F>(&device)?;
+        let mut optimizer = SgdConfig::new().init::<F, NormalizedConv<F>>();
+        let x = Tensor::<F, 4>::from_inner(images([4, 2, 6, 6], 1));
+        let mut values = Vec::new();
+        for _ in 0..20 {
+            // Pulls the kernels to larger norms.
+            let y = layer.forward(x.clone());
+            let loss = (y.clone() * y).mean().neg();
+            values.push(numbers(loss.clone().inner())[0]);
+            let gradients = GradientsParams::from_grads(loss.backward(), &layer);
+            layer = optimizer.step(0.05, layer, gradients).settle();
+            let norm = numbers(layer.norm().inner())[0];
+            assert!(norm <= 0.5 * (1.0 + 1e-9), "{norm}");
+        }
+        assert!(values[19] < values[0], "{values:?}");
+        assert!(layer.freeze::<f64>()?.norm_bound()? < 0.75);
         Ok(())
     }
 

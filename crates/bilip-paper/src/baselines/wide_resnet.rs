@@ -8,7 +8,7 @@ use burn::module::{Module, Param};
 use burn::nn::{BatchNorm, BatchNormConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::backend::Backend;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Distribution, Tensor};
 
 use crate::error::{Error, Result};
 
@@ -28,6 +28,13 @@ pub struct WideResNetConfig {
     /// Whether there is batch normalization before every activation of the branches, too: better, and without any guarantee.
     #[config(default = false)]
     pub batch_norm: bool,
+    /// Share of the channels of an image that are left out at random before every convolution of a branch while training;
+    /// the published network has 0.1.
+    #[config(default = 0.0)]
+    pub dropout: f64,
+    /// Whether kernels are scaled down after every step, as the published code does, instead of in the forward pass.
+    #[config(default = false)]
+    pub projected: bool,
     /// Numbers that the head sees.
     #[config(default = 128)]
     pub outputs: usize,
@@ -57,6 +64,9 @@ impl WideResNetConfig {
                 return Err(Error::config(name, "must be at least 1"));
             }
         }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(Error::config("dropout", "must be at least 0 and below 1"));
+        }
         let mut part = 0;
         let mut convolution = |channels, size, kernel, stride, bound| {
             part += 1;
@@ -64,6 +74,7 @@ impl WideResNetConfig {
                 .with_kernel(kernel)
                 .with_stride(stride)
                 .with_bound(bound)
+                .with_projected(self.projected)
                 .with_seed(self.seed ^ (part << 40))
                 .init::<B>(device)
         };
@@ -130,14 +141,26 @@ fn shifted<B: Backend>(x: Tensor<B, 5>, bias: &Param<Tensor<B, 1>>) -> Tensor<B,
     x + bias.val().reshape([1, channels, 1, 1, 1])
 }
 
+/// Whole channels of images left out at random while training, the others scaled up.
+fn thinned<B: Backend>(x: Tensor<B, 5>, share: f64) -> Tensor<B, 5> {
+    let device = x.device();
+    if share == 0.0 || !B::ad_enabled(&device) {
+        return x;
+    }
+    let [groups, channels, images, _, _] = x.dims();
+    let kept = Distribution::Bernoulli(1.0 - share);
+    let mask = Tensor::<B, 5>::random([groups, channels, images, 1, 1], kept, (&device, x.dtype()));
+    x * mask.div_scalar(1.0 - share)
+}
+
 impl<B: Backend> ResidualBlock<B> {
-    fn forward(&self, x: Tensor<B, 5>) -> Tensor<B, 5> {
+    fn forward(&self, x: Tensor<B, 5>, dropout: f64) -> Tensor<B, 5> {
         let h = relu(normalized(&self.first_norm, x.clone()));
-        let h = shifted(self.first.on_groups(h), &self.first_bias);
+        let h = shifted(self.first.on_groups(thinned(h, dropout)), &self.first_bias);
         let h = relu(normalized(&self.second_norm, h));
-        let h = shifted(self.second.on_groups(h), &self.second_bias);
+        let h = shifted(self.second.on_groups(thinned(h, dropout)), &self.second_bias);
         match &self.shortcut {
-            Some(shortcut) => shortcut.on_groups(x) + h,
+            Some(shortcut) => shortcut.on_groups(x) + thinned(h, dropout),
             None => x + h,
         }
     }
@@ -180,9 +203,10 @@ impl<B: Backend> WideResNet<B> {
     /// # Shapes
     /// `[batch, 3, size, size] → [batch, outputs]`
     pub fn forward(&self, x: Tensor<B, 4>) -> Tensor<B, 2> {
-        let mut x = self.first.on_groups(ImageGroups::of(x).0);
+        let dropout = self.config.dropout;
+        let mut x = thinned(self.first.on_groups(ImageGroups::of(x).0), dropout);
         for block in &self.blocks {
-            x = block.forward(x);
+            x = block.forward(x, dropout);
         }
         self.head.forward(x)
     }
@@ -289,6 +313,30 @@ mod tests {
             }
             .init::<Flex>(&device)
             .is_err()
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn dropout_leaves_out_whole_channels_while_training_alone() -> Result<()> {
+        use burn::backend::Autodiff;
+        let device = Default::default();
+        let x = Tensor::<Autodiff<Flex>, 5>::ones([2, 50, 4, 3, 3], &device);
+        let thin: Vec<f32> = thinned(x.clone(), 0.2).to_data().to_vec().unwrap_or_default();
+        let kept = thin.chunks(9).filter(|c| c[0] > 0.0).count();
+        assert!(thin.chunks(9).all(|c| c.iter().all(|v| *v == c[0])));
+        assert!(thin.iter().all(|v| *v == 0.0 || (*v - 1.25).abs() < 1e-6));
+        assert!((280..360).contains(&kept), "{kept} of 400");
+        let inner = thinned(x.inner(), 0.2)
+            .to_data()
+            .to_vec::<f32>()
+            .unwrap_or_default();
+        assert!(inner.iter().all(|v| *v == 1.0));
+        assert!(
+            WideResNetConfig::new(0.5, 1)
+                .with_dropout(1.0)
+                .init::<Flex>(&device)
+                .is_err()
         );
         Ok(())
     }

@@ -106,7 +106,7 @@ fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let labels = training.labels.iter().map(|l| f64::from(*l)).collect();
     let table = Dataset::new(normalized(&training.pixels), PIXELS, labels, 1)?;
     let sample = normalized(&test.first(SAMPLE).pixels);
-    let kinds = (Corruption::ALL.iter())
+    let kinds = (Corruption::ALL.iter().filter(|_| experiment.config.corrupted))
         .flat_map(|c| severities(experiment.settings.quick).map(|severity| Set::Corrupted(*c, severity)));
     let mut sets: Vec<Set> = std::iter::once(Set::Clean).chain(kinds).collect();
     // Those that enter the means come first.
@@ -184,12 +184,13 @@ fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
         figures.push((name.to_string(), value));
         // As published: without the kinds that are there for validation.
         let kinds = Corruption::ALL.iter().filter(|c| !c.is_extra());
-        let values = kinds.flat_map(|c| corrupted[&series(*c, name)].iter());
+        let values = kinds.filter_map(|c| corrupted.get(&series(*c, name))).flatten();
         figures.push((format!("corrupted_{name}"), mean(values)));
     }
     let accuracies = Corruption::ALL
         .iter()
-        .flat_map(|c| corrupted[&series(*c, "accuracy")].iter());
+        .filter_map(|c| corrupted.get(&series(*c, "accuracy")))
+        .flatten();
     figures.push(("corrupted_accuracy_of_all".into(), mean(accuracies)));
     Ok(job_result(job, trained.parameters, &figures, corrupted))
 }
@@ -207,7 +208,8 @@ fn mean<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {
     sum / count
 }
 
-fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+/// Accuracy against severity, a panel for every corruption.
+fn picture(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
     let severities = severities(experiment.settings.quick);
     let line = |run: &JobResult, values: &[f64]| -> Vec<(f64, f64)> {
         // Severity 0 is the clean picture.
@@ -249,6 +251,13 @@ fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> 
             common.len()
         ),
     ));
+    Ok(())
+}
+
+fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> {
+    if experiment.config.corrupted {
+        picture(experiment, result)?;
+    }
     if experiment.settings.quick && experiment.settings.data.is_none() {
         result
             .notes

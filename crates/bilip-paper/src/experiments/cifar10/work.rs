@@ -96,6 +96,8 @@ impl OnDevice for Work<'_> {
             Kind::ConvSngp => {
                 let config = WideResNetConfig::new(c, width)
                     .with_batch_norm(model.batch_norm)
+                    .with_dropout(model.dropout)
+                    .with_projected(model.projected)
                     .with_seed(seed);
                 let (net, rest) = self.finish::<B, _>(config.init::<B>(device)?, device)?;
                 let proof = move || {
