@@ -1,18 +1,19 @@
-//! Writes one tiny model of every kind and precision into `corpus/load` and `corpus/whole`: where the fuzzers start from.
+//! Writes one tiny model of every kind and precision into `corpus/load` and `corpus/whole`: where
+//! the fuzzers start from.
 
 use bilip::faer::Mat;
 use bilip::{
-    Activation, BiLipNet, BiLipNetFree, Bounds, Classifier, ConvBiLipNet, ConvFree, Convolution, GpHead, ImageClassifier,
-    ImageFeatures, ImageStep, Mlp, Model, MonLip, MonLipFree, Network, Orthogonal, PartialBiLipNet, PartialPlNet, PlNet,
+    Activation, BiLipNet, BiLipNetFree, Bounds, Classifier, ConvBiLipNet, ConvFree, RandomConvLayer, Convolution, GpHead, ImageClassifier,
+    ImageFeatures, ImageStep, Mlp, Model, MonLip, MonLipFree, RandomLayer, Network, Orthogonal, PartialBiLipNet, PartialPlNet, PlNet,
     PosteriorPrecision, RandomFeatures, Real, Rng, Scaling,
 };
 
 fn networks<T: Real>() -> Result<Vec<Network<T>>, bilip::Error> {
     let bounds = Bounds::new(0.5, 2.0)?;
     let mut rng = Rng::new(1);
-    let mut layer = MonLipFree::random(2, &[2, 1], bounds, Activation::Tanh, 1.0, &mut rng)?;
+    let mut layer = MonLipFree::random(&RandomLayer::new(2, &[2, 1], bounds).with_activation(Activation::Tanh).with_bias(1.0), &mut rng)?;
     layer.log_psi = Some(vec![0.1, -0.2, 0.3]);
-    let net = BiLipNet::<T>::from_free(&BiLipNetFree::random(1, &[2], 1, bounds, Activation::Relu, 1.0, &mut rng)?)?;
+    let net = BiLipNet::<T>::from_free(&BiLipNetFree::random(&RandomLayer::new(1, &[2], bounds).with_bias(1.0), 1, &mut rng)?)?;
     let mut mlp = |outputs: usize| -> Result<Mlp<T>, bilip::Error> {
         Ok(Mlp::new(vec![(rng.glorot(2, 1), rng.normals(2)), (rng.glorot(outputs, 2), rng.normals(outputs))])?.convert())
     };
@@ -28,7 +29,7 @@ fn networks<T: Real>() -> Result<Vec<Network<T>>, bilip::Error> {
     precision.add(&rng.normals(4), &[0.1; 2])?;
     let head = GpHead::new(features, rng.matrix(2, 2, 1.0), rng.normals(2), &precision)?;
     let conv = |channels: usize, image: usize, rng: &mut Rng| -> Result<ConvBiLipNet<T>, bilip::Error> {
-        let free = ConvFree::random(channels, image, &[1, 1], 3, bounds, Activation::Relu, 0.5, rng)?;
+        let free = ConvFree::random(&RandomConvLayer::new(channels, image, &[1, 1], bounds), rng)?;
         let mixing = Orthogonal::from_free(rng.glorot(channels, channels).as_ref(), &rng.normals(channels))?;
         ConvBiLipNet::from_free(&[free], vec![mixing], bounds)
     };

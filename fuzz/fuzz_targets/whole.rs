@@ -1,5 +1,5 @@
-//! The whole way of a model: load, certify, evaluate, invert, minimize, export. Nothing on it may hang, panic or answer
-//! with a bound that its own residual contradicts.
+//! The whole way of a model: load, certify, evaluate, invert, minimize, export. Nothing on it may
+//! hang, panic or answer with a bound that its own residual contradicts.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 /// Files that were models and went the whole way.
 static MODELS: AtomicU64 = AtomicU64::new(0);
 
-// Bytes changed at random seldom make a model. Three times of four a number among the weights or in the header is changed
-// instead, to something that is hard on arithmetic.
+// Bytes changed at random seldom make a model. Three times of four a number among the weights or in
+// the header is changed instead, to something that is hard on arithmetic.
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     let mut rng = Rng::new(u64::from(seed));
     let length = data.get(..size.min(8)).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);

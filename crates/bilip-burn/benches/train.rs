@@ -1,4 +1,5 @@
-//! Times a training step (forward, backward, Adam) at the paper's shapes, beside the machine's GEMM rate.
+//! Times a training step (forward, backward, Adam) at the paper's shapes, beside the machine's GEMM
+//! rate.
 //!
 //! ```text
 //! cargo bench -p bilip-burn                       step, rosenbrock, rosenbrock20
@@ -31,7 +32,8 @@ fn shape(name: &str) -> Option<Shape> {
     })
 }
 
-/// Floating-point operations of a step: transforms forward and backward, weights, and the batch three times.
+/// Floating-point operations of a step: transforms forward and backward, weights, and the batch
+/// three times.
 fn flops(n: usize, units: &[usize], blocks: usize, batch: usize) -> f64 {
     let mut total = 0.0;
     for (k, &m) in units.iter().enumerate() {

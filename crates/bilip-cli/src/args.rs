@@ -135,7 +135,7 @@ pub struct Fit {
     /// Q of the general form, with Q'Q <= I instead of Q'Q = I
     #[arg(long)]
     pub general: bool,
-    /// The minimum is known to lie at this point
+    /// The minimum is known to be at this point
     #[arg(
         long,
         value_delimiter = ',',
@@ -253,8 +253,8 @@ pub struct Invert {
     /// Largest number of iterations
     #[arg(long)]
     pub max_iterations: Option<usize>,
-    /// Add columns error_bound, status and iterations (in .npy a status is a number: 0 converged, 1 max_iterations,
-    /// 2 precision_limit, 3 stalled, 4 out_of_range)
+    /// Add columns error_bound, status and iterations (in .npy a status is a number: 0 converged, 1
+    /// max_iterations, 2 precision_limit, 3 stalled, 4 out_of_range)
     #[arg(long)]
     pub errors: bool,
     /// Write a report as JSON, the same for every row included
@@ -412,7 +412,8 @@ pub struct Bench {
     /// A training step, the evaluation of a batch, or its inversion to a certified 1e-8
     #[arg(value_enum, hide_possible_values = true, value_name = "train|forward|inverse")]
     pub what: BenchWhat,
-    /// n 1, 8x32; n 2, two blocks 4x128; n 20, two blocks 8x256; n 64, two blocks 8x1024; the image network
+    /// n 1, 8x32; n 2, two blocks 4x128; n 20, two blocks 8x256; n 64, two blocks 8x1024; the image
+    /// network
     #[arg(
         long,
         value_enum,
@@ -437,7 +438,8 @@ pub struct Bench {
     after_help = "What has been run is not run again: give another --out, or remove the folder, to start again.\n\nExample:\n  bilip repro step --quick"
 )]
 pub struct Repro {
-    /// step, rosenbrock, rosenbrock-sine, parametric, rosenbrock20, solver, inverse, moons, cifar10, all; or report
+    /// step, rosenbrock, rosenbrock-sine, parametric, rosenbrock20, solver, inverse, moons,
+    /// cifar10, all; or report
     pub name: String,
     /// Seeds of every model
     #[arg(long, default_value_t = 5)]
@@ -454,7 +456,7 @@ pub struct Repro {
     /// Run only models with this bound on their residual branches (moons, cifar10)
     #[arg(long)]
     pub c: Option<f64>,
-    /// Other settings than the shipped ones (.toml; a copy lies beside every result)
+    /// Other settings than the shipped ones (.toml; a copy is beside every result)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Other number of epochs

@@ -61,7 +61,8 @@ impl Shape {
         total * self.blocks as f64 + (self.blocks + 1) as f64 * 2.0 * rows * n * n
     }
 
-    /// Operations of a training step: transforms forward and backward, weights, and the batch three times.
+    /// Operations of a training step: transforms forward and backward, weights, and the batch three
+    /// times.
     fn train_flops(&self) -> f64 {
         let n = self.n as f64;
         let mut total = 0.0;
@@ -168,8 +169,10 @@ fn image_blocks() -> [(f64, f64); 3] {
 /// The width of the paper's image network.
 const IMAGE_WIDTH: usize = 10;
 
-/// Operations that a step of the image network cannot do without: at every frequency the inverse of Q's complex matrix and the two products of its backward pass, and the
-/// batch through S and its adjoint, three times each; and the plain convolutions. Fast Fourier transforms would be less than a per cent of it.
+/// Operations that a step of the image network cannot do without: at every frequency the inverse of
+/// Q's complex matrix and the two products of its backward pass, and the batch through S and its
+/// adjoint, three times each; and the plain convolutions. Fast Fourier transforms would be less
+/// than a per cent of it.
 fn image_flops(batch: f64) -> f64 {
     let mut total = 0.0;
     let mut before = 16.0;

@@ -302,7 +302,8 @@ fn network(w: &Weights, config: &Config, from: Source, biased: bool) -> Result<B
     })
 }
 
-/// The same network times a constant, which goes into the last monotone layer and what comes after it.
+/// The same network times a constant, which goes into the last monotone layer and what comes after
+/// it.
 fn times(mut free: BiLipNetFree, factor: f64) -> Result<BiLipNetFree> {
     if let Some(last) = free.monotone.last_mut() {
         let zero = vec![0.0; last.fq.ncols()];

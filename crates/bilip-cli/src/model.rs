@@ -38,7 +38,8 @@ pub trait Asked {
     /// Refuses a map where a scalar is needed.
     fn need_potential(&self) -> Result<()>;
 
-    /// The rows of p that `--at` gives: as many as there are, or those of the table itself where it has them.
+    /// The rows of p that `--at` gives: as many as there are, or those of the table itself where it
+    /// has them.
     fn parameters_at(&self, at: Option<&str>, table: Option<&Table>) -> Result<Vec<f64>>;
 }
 

@@ -35,7 +35,7 @@ pub fn run(args: &args::Plot) -> Result<Outcome> {
     let names = model.inputs();
     let axes = axes(args, &model)?;
     let minimum = if model.is_potential() {
-        // Where it lies is all that is drawn: whatever has been reached will do.
+        // Its place is all that is drawn: whatever has been reached will do.
         model.minimize(&p, &InverseOptions::default())?.pop()
     } else {
         None

@@ -82,7 +82,8 @@ pub fn run(args: &args::Repro) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// The command for the record, without what does not matter: results hold all runs on file, whichever were made last.
+/// The command for the record, without what does not matter: results hold all runs on file,
+/// whichever were made last.
 fn command_line(args: &args::Repro, name: &str, out: &Path) -> String {
     let mut text = format!("bilip repro {name} --seeds {}", args.seeds);
     if args.quick {

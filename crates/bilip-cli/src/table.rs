@@ -140,7 +140,8 @@ fn folder(path: &Path) -> PathBuf {
     }
 }
 
-/// Whether there is something that is not a file, such as a device or a pipe: written to, never replaced.
+/// Whether there is something that is not a file, such as a device or a pipe: written to, never
+/// replaced.
 fn is_special(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| !m.is_file())
 }
@@ -160,8 +161,8 @@ fn place(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Refuses an output that cannot be written, or that is one of the inputs or of the other outputs, before any work is
-/// done.
+/// Refuses an output that cannot be written, or that is one of the inputs or of the other outputs,
+/// before any work is done.
 pub fn check_output(output: &Path, others: &[&Path]) -> Result<()> {
     if is_stdout(output) {
         return Ok(());

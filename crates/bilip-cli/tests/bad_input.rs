@@ -1,4 +1,5 @@
-//! Bad input: a message that says what, where and what to do, exit code 2, nothing written, never a panic.
+//! Bad input: a message that says what, where and what to do, exit code 2, nothing written, never a
+//! panic.
 
 mod common;
 

@@ -54,7 +54,7 @@ fn a_table_becomes_a_certified_minimum() {
         .collect();
     // The data's own minimum is at (220, 30).
     assert!((x[0] - 220.0).abs() < 8.0 && (x[1] - 30.0).abs() < 8.0, "{x:?}");
-    // It is the minimum of the stored function: eval agrees, and no measured row lies below.
+    // It is the minimum of the stored function: eval agrees, and no measured row is below.
     place.write("x.csv", format!("temperature,minutes\n{},{}\n", x[0], x[1]));
     place.ok("eval oven.safetensors -i x.csv -o y.csv");
     let (header, rows) = place.csv("y.csv");
@@ -108,7 +108,8 @@ fn bounds_given_hold_in_the_user_s_units() {
         assert_eq!(certificate["nu"], 60.0, "{model}");
         assert_eq!(certificate["holds"], true, "{model}");
     }
-    // A distortion that is given holds in the user's units, unless each column is to have its own factor.
+    // A distortion that is given holds in the user's units, unless each column is to have its own
+    // factor.
     for (more, distortion) in [("", 5.0), ("--per-column", 10.0)] {
         place.ok(&format!(
             "fit {} --target loss --tau 5 {QUICK} {more} -o m.safetensors",
@@ -233,7 +234,8 @@ fn a_classifier_says_what_it_does_not_know() {
     assert_eq!(summary["certificate"]["holds"], true);
     let certificate = place.json("certify m.safetensors --json");
     assert_eq!(certificate["holds"], true);
-    // Standardized variables within a factor of two either way; the columns' own factors are 1 and 2.
+    // Standardized variables within a factor of two either way; the columns' own factors are 1 and
+    // 2.
     assert!(certificate["nu"].as_f64().unwrap() <= 4.0 && certificate["mu"].as_f64().unwrap() >= 0.5 - 1e-9);
 
     // The table may keep its column of classes; the class comes first, then the numbers.
@@ -569,10 +571,10 @@ fn a_closed_pipe_is_not_an_error() {
 
 #[test]
 fn a_model_that_does_not_keep_its_bounds_is_found_out() {
-    use bilip::{Activation, Bounds, Model, MonLip, MonLipExplicit, MonLipFree, Network, Rng};
+    use bilip::{Activation, Bounds, Model, MonLip, MonLipExplicit, MonLipFree, Network, RandomLayer, Rng};
     let place = Place::new();
     let bounds = Bounds::new(0.5, 4.0).unwrap();
-    let free = MonLipFree::random(2, &[6, 6], bounds, Activation::Relu, 0.5, &mut Rng::new(1)).unwrap();
+    let free = MonLipFree::random(&RandomLayer::new(2, &[6, 6], bounds), &mut Rng::new(1)).unwrap();
     let (v, s) = free.explicit_weights().unwrap();
     // Weights a thousandth too large.
     let explicit = MonLipExplicit {
@@ -667,7 +669,7 @@ fn experiments_run_in_their_short_version_and_make_a_page() {
                 .contains("| metric |")
         );
     }
-    // The certified bounds are those asked for, and measured slopes lie between them.
+    // The certified bounds are those asked for, and measured slopes are between them.
     let step: serde_json::Value = serde_json::from_str(&place.read("out/step/result.json")).unwrap();
     let mean = |key: &str| step["summary"][key]["mean"].as_f64().unwrap();
     assert!(mean("certified_mu") >= 0.1 && mean("certified_nu") <= 10.0);
@@ -689,7 +691,8 @@ fn experiments_run_in_their_short_version_and_make_a_page() {
     let other = place.run("repro step --quick --seeds 1 --epochs 3 --out out/step");
     assert_eq!(other.code, 2);
     assert!(other.stderr.contains("epochs 2 instead of 3"), "{}", other.stderr);
-    // Without the networks of another experiment it says how to come by them; short versions have a folder of their own.
+    // Without the networks of another experiment it says how to come by them; short versions have a
+    // folder of their own.
     let alone = place.run("repro solver --quick");
     assert_eq!(alone.code, 2);
     for part in [

@@ -1,10 +1,11 @@
-//! Never hang, never overstate, as seen from a terminal: each test is named for a defect that was there once.
+//! Never hang, never overstate, as seen from a terminal: each test is named for a defect that was
+//! there once.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use bilip::{Activation, BiLipNet, BiLipNetFree, Bounds, Model, Network, PlNet, Real, Rng};
+use bilip::{Activation, BiLipNet, BiLipNetFree, Bounds, Model, Network, PlNet, RandomLayer, Real, Rng};
 use common::{Place, parse_csv, repository};
 use num_bigint::BigInt;
 use num_rational::BigRational;
@@ -12,7 +13,14 @@ use num_rational::BigRational;
 fn net<T: Real>(seed: u64) -> BiLipNet<T> {
     let bounds = Bounds::new(0.7, 2.1).unwrap();
     let activation: Activation = "leaky_relu(0.3)".parse().unwrap();
-    let free = BiLipNetFree::random(2, &[5, 4], 1, bounds, activation, 0.7, &mut Rng::new(seed)).unwrap();
+    let free = BiLipNetFree::random(
+        &RandomLayer::new(2, &[5, 4], bounds)
+            .with_activation(activation)
+            .with_bias(0.7),
+        1,
+        &mut Rng::new(seed),
+    )
+    .unwrap();
     BiLipNet::from_free(&free).unwrap()
 }
 
@@ -262,7 +270,8 @@ fn outputs_behind_links_are_written_through() {
     // A link to an input is that input.
     symlink("y.csv", place.path("same.csv")).unwrap();
     assert_eq!(place.run("invert m.safetensors -i y.csv -o same.csv").code, 2);
-    // Standard output by its device, redirected to a file: both parts are there, and the device is what it was.
+    // Standard output by its device, redirected to a file: both parts are there, and the device is
+    // what it was.
     let before = std::fs::read_link("/dev/stdout").ok();
     let file = std::fs::File::create(place.path("both.txt")).unwrap();
     let status = place
@@ -342,7 +351,8 @@ fn decimal(text: &str) -> BigRational {
     BigRational::from(digits) * BigRational::from(BigInt::from(10)).pow(exponent)
 }
 
-/// Checks every `<=` and `>=` in a text against the number that was proved, in exact arithmetic. Returns how many.
+/// Checks every `<=` and `>=` in a text against the number that was proved, in exact arithmetic.
+/// Returns how many.
 fn check_inequalities(text: &str, certificate: &serde_json::Value, minimum: &serde_json::Value) -> usize {
     let number = |value: &serde_json::Value| BigRational::from_float(value.as_f64().unwrap()).unwrap();
     let mut count = 0;

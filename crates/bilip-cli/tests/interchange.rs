@@ -217,7 +217,8 @@ fn exported_graphs_run_in_onnxruntime_and_agree() {
             check(&format!("{name} {precision}"), tolerance, p.is_some());
         }
     }
-    // Every activation, with learned ψ, changes of variables, partial potentials, and a known minimum.
+    // Every activation, with learned ψ, changes of variables, partial potentials, and a known
+    // minimum.
     let lens = repository("examples/lens.csv");
     let humidity = repository("examples/humidity.csv");
     place.write("x.csv", "10,-5\n0,0\n-29,19.5\n");

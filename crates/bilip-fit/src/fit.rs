@@ -86,8 +86,8 @@ impl Fit {
 /// ```
 ///
 /// # Errors
-/// On settings that do not fit the table or each other, on tables that cannot be fitted, and when training diverges or
-/// the device is missing.
+/// On settings that do not fit the table or each other, on tables that cannot be fitted, and when
+/// training diverges or the device is missing.
 pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     settings.device.check()?;
     settings.check()?;

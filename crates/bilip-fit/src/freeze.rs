@@ -35,7 +35,8 @@ pub(crate) fn freeze_monlip<B: AutodiffBackend, T: Real>(
     let free = model.free()?;
     let at = |center: &[f64]| free.in_variables((center, x.scale[0]), (&y.center, y.scale[0]));
     let layer = bilip::MonLip::<T>::from_free(&at(&x.center)?)?;
-    // The center meets the stored weights: with those before rounding, a large one would not cancel.
+    // The center meets the stored weights: with those before rounding, a large one would not
+    // cancel.
     let centered = at(&vec![0.0; x.center.len()])?;
     let gain = (2.0 * layer.design().gap()).sqrt();
     let s = layer.s();
@@ -93,7 +94,8 @@ pub(crate) fn freeze_plnet<B: AutodiffBackend, T: Real>(
     }))
 }
 
-/// A partial network in the user's units; the scale of p goes into the first layers of the bias networks.
+/// A partial network in the user's units; the scale of p goes into the first layers of the bias
+/// networks.
 pub(crate) fn partial<T: Real>(
     frozen: &bilip::PartialBiLipNet<T>,
     prepared: &Prepared,

@@ -1,8 +1,8 @@
-//! From a table to a certified model in the user's units: columns, standardizing, training, freezing, and how good the
-//! result is on the rows. See [`fit`].
+//! From a table to a certified model in the user's units: columns, standardizing, training,
+//! freezing, and how good the result is on the rows. See [`fit`].
 //!
-//! No arguments are parsed and nothing is printed here (but progress, where it is asked for): the program and other
-//! callers stand on it alike.
+//! No arguments are parsed and nothing is printed here (but progress, where it is asked for): the
+//! program and other callers stand on it alike.
 
 mod error;
 mod fit;

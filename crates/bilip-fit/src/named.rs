@@ -7,7 +7,8 @@ use bilip::Model;
 use crate::error::Result;
 use crate::table::Variables;
 
-/// A model and what its file says of the data that it was fitted to: names of columns and classes, ranges.
+/// A model and what its file says of the data that it was fitted to: names of columns and classes,
+/// ranges.
 ///
 /// It does what a [`Model`] does.
 #[derive(Clone, Debug)]

@@ -294,7 +294,8 @@ fn check_classes(
     Ok(())
 }
 
-/// Dimension of the network: that of the inputs, except for classifiers, whose feature map may have room to unfold.
+/// Dimension of the network: that of the inputs, except for classifiers, whose feature map may have
+/// room to unfold.
 pub(crate) fn width(settings: &FitSettings, inputs: usize) -> usize {
     match settings.model {
         ModelKind::Classifier => settings.width.unwrap_or(inputs.max(LEAST_WIDTH)),

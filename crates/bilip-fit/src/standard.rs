@@ -1,4 +1,5 @@
-//! Standardized variables: means taken off, scales by powers of two, so that the guarantee carries over exactly.
+//! Standardized variables: means taken off, scales by powers of two, so that the guarantee carries
+//! over exactly.
 
 use bilip::Scaling;
 

@@ -8,7 +8,8 @@ use std::path::Path;
 use crate::error::{Error, Result, bail, ensure};
 use crate::text::shown;
 
-/// Rows of finite numbers; columns with other cells are an error only where they are needed as numbers.
+/// Rows of finite numbers; columns with other cells are an error only where they are needed as
+/// numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     /// Where it came from, for messages.
@@ -130,8 +131,8 @@ impl Table {
 
     /// The columns of a model's variables, or `None` when they are not there.
     ///
-    /// A header must have their names, unless the model has none of its own; without a header all columns are taken in
-    /// order, or those whose numbers the model knows.
+    /// A header must have their names, unless the model has none of its own; without a header all
+    /// columns are taken in order, or those whose numbers the model knows.
     ///
     /// # Errors
     /// When a cell of them is not a finite number.
@@ -352,7 +353,8 @@ fn read_csv(bytes: &[u8], source: String) -> Result<Table> {
     })
 }
 
-/// The names of the columns, if the first line is one of names and not of numbers with one of them damaged.
+/// The names of the columns, if the first line is one of names and not of numbers with one of them
+/// damaged.
 fn header(record: &csv::StringRecord, source: &str, line: u64) -> Result<Vec<String>> {
     let names: Vec<String> = record.iter().map(str::to_string).collect();
     let missing =

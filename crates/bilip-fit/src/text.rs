@@ -1,7 +1,7 @@
 //! Text that comes from files, made safe to show.
 
-/// Text for the middle of a line: what would end the line, steer the terminal or turn the direction of reading is
-/// escaped, so that a name in a file cannot forge output.
+/// Text for the middle of a line: what would end the line, steer the terminal or turn the direction
+/// of reading is escaped, so that a name in a file cannot forge output.
 pub fn shown(text: &str) -> String {
     text.chars().map(|c| escaped(c, steers(c))).collect()
 }

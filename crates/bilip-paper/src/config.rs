@@ -61,8 +61,9 @@ pub struct ModelConfig {
     /// The name in tables and metrics.
     pub name: String,
     /// What it is.
-    pub kind: Kind,
-    /// For the residual baselines and feature maps: the variant of the published code instead of the one with the spectral norm.
+    pub kind: ModelFamily,
+    /// For the residual baselines and feature maps: the variant of the published code instead of
+    /// the one with the spectral norm.
     #[serde(default)]
     pub published: bool,
     /// Fixed bounds (μ, ν).
@@ -122,7 +123,7 @@ fn relu() -> String {
 /// Kinds of models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ModelFamily {
     /// A monotone layer.
     Monlip,
     /// A PL network.
@@ -200,7 +201,8 @@ impl Config {
         Ok(config)
     }
 
-    /// What is set otherwise here than in the configuration of earlier runs, if anything is. Models that only one of them has and values to compare with do not count.
+    /// What is set otherwise here than in the configuration of earlier runs, if anything is. Models
+    /// that only one of them has and values to compare with do not count.
     pub(crate) fn difference(&self, earlier: &Config) -> Option<String> {
         let settings = |c: &Config| {
             [
@@ -238,13 +240,14 @@ impl Config {
         if width == 0 {
             return Err(Error::config("width", "must be at least 1"));
         }
-        let images = |m: &&mut ModelConfig| matches!(m.kind, Kind::ConvBilipnet | Kind::ConvSngp);
+        let images =
+            |m: &&mut ModelConfig| matches!(m.kind, ModelFamily::ConvBilipnet | ModelFamily::ConvSngp);
         let mut found = false;
         for model in self.models.iter_mut().filter(images) {
             found = true;
             // Half the width makes about as many parameters.
             model.hidden = match model.kind {
-                Kind::ConvSngp => vec![(width / 2).max(1)],
+                ModelFamily::ConvSngp => vec![(width / 2).max(1)],
                 _ => vec![width],
             };
             let name = model.name.strip_suffix(')').unwrap_or(&model.name);
@@ -256,7 +259,8 @@ impl Config {
         }
     }
 
-    /// A version that takes seconds instead of minutes: for tests, and to see that everything works.
+    /// A version that takes seconds instead of minutes: for tests, and to see that everything
+    /// works.
     pub fn quick(mut self) -> Self {
         self.rows = (self.rows / 20).max(100);
         self.test = if self.test > 10_000 {
@@ -266,12 +270,12 @@ impl Config {
         };
         self.epochs = (self.epochs / 100).max(2);
         self.schedule_steps = None;
-        if self.models.iter().any(|m| m.kind == Kind::ConvBilipnet) {
+        if self.models.iter().any(|m| m.kind == ModelFamily::ConvBilipnet) {
             (self.rows, self.test, self.batch) = (self.rows.min(96), self.test.min(24), self.batch.min(32));
             self.models.truncate(1);
         }
         for model in &mut self.models {
-            if matches!(model.kind, Kind::ConvBilipnet | Kind::ConvSngp) {
+            if matches!(model.kind, ModelFamily::ConvBilipnet | ModelFamily::ConvSngp) {
                 model.hidden.fill(1);
                 continue;
             }

@@ -113,7 +113,8 @@ pub fn rosenbrock_n(n: usize, rows: usize, rng: &mut Rng) -> Result<Dataset> {
     Ok(Dataset::new(x, n, y, 1)?)
 }
 
-/// Two moons with noise 0.1, class 0 moved by (−0.1, 0.2) and class 1 by (0.1, −0.2); the target is the class.
+/// Two moons with noise 0.1, class 0 moved by (−0.1, 0.2) and class 1 by (0.1, −0.2); the target is
+/// the class.
 ///
 /// # Errors
 /// When `rows` is zero.
@@ -135,7 +136,8 @@ pub fn moons(rows: usize, rng: &mut Rng) -> Result<Dataset> {
     Ok(Dataset::new(x, 2, y, 1)?)
 }
 
-/// Points unlike any of [`moons`]: normal around (1.3, −1.8) with variances (0.02, 0.01), `[rows, 2]`.
+/// Points unlike any of [`moons`]: normal around (1.3, −1.8) with variances (0.02, 0.01), `[rows,
+/// 2]`.
 pub fn moons_outliers(rows: usize, rng: &mut Rng) -> Vec<f64> {
     (0..rows)
         .flat_map(|_| [1.3 + 0.02f64.sqrt() * rng.normal(), -1.8 + 0.1 * rng.normal()])

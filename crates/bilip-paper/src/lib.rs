@@ -1,7 +1,8 @@
 //! The paper's experiments on monotone, bi-Lipschitz and Polyak-Łojasiewicz networks.
 //!
-//! An [`Experiment`] is a list of jobs (one model, one seed), each of which writes what it found to a file and is not run
-//! twice; [`Experiment::collect`] gathers them into `result.json` and pictures, [`report`] all experiments into one page.
+//! An [`Experiment`] is a list of jobs (one model, one seed), each of which writes what it found to
+//! a file and is not run twice; [`Experiment::collect`] gathers them into `result.json` and
+//! pictures, [`report`] all experiments into one page.
 
 pub mod baselines;
 mod config;
@@ -16,7 +17,7 @@ mod report;
 mod results;
 mod run;
 
-pub use config::{Config, Kind, ModelConfig, Reference};
+pub use config::{Config, ModelConfig, ModelFamily, Reference};
 pub use error::{Error, Result};
 pub use experiments::{EXPERIMENTS, experiment};
 pub use report::html as report;

@@ -110,7 +110,8 @@ fn table(result: &ExperimentResult) -> String {
     out
 }
 
-/// Reads the results in the folders below one, in the order of the experiments; of one experiment, by name.
+/// Reads the results in the folders below one, in the order of the experiments; of one experiment,
+/// by name.
 fn results(folder: &Path) -> Vec<(PathBuf, ExperimentResult)> {
     let places = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut all: Vec<(usize, PathBuf, ExperimentResult)> = places
@@ -140,7 +141,8 @@ td small{display:block;color:#777}nav{display:flex;flex-wrap:wrap;gap:.3rem 1rem
 @media(max-width:600px){body{padding:.6rem;font-size:15px}}
 ";
 
-/// Gathers the results below a folder into `report.html` there, and returns the number of experiments found.
+/// Gathers the results below a folder into `report.html` there, and returns the number of
+/// experiments found.
 ///
 /// # Errors
 /// When there are none, or a file cannot be read or written.

@@ -43,7 +43,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of values, one a seed.
+    /// Of values, one per seed.
     pub fn of(values: &[f64], reference: Reference) -> Self {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
@@ -109,7 +109,7 @@ pub(crate) fn machine() -> String {
         })
         .unwrap_or_else(|| std::env::consts::ARCH.to_string());
     let threads =
-        std::env::var("RAYON_NUM_THREADS").map_or(String::new(), |t| format!(", {t} threads a run"));
+        std::env::var("RAYON_NUM_THREADS").map_or(String::new(), |t| format!(", {t} threads per run"));
     format!("{name}, {cores} cores{threads}, {}", std::env::consts::OS)
 }
 

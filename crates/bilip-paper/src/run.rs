@@ -14,7 +14,7 @@ use crate::{files, page};
 /// How an experiment is run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Seeds a model.
+    /// Seeds per model.
     pub seeds: usize,
     /// Where everything is written.
     pub out: PathBuf,
@@ -28,7 +28,8 @@ pub struct Settings {
     pub c: Option<f64>,
     /// Epochs instead of the configured ones.
     pub epochs: Option<usize>,
-    /// Of image networks: a width instead of the configured one; comparison networks get half of it.
+    /// Of image networks: a width instead of the configured one; comparison networks get half of
+    /// it.
     pub width: Option<usize>,
     /// Whether to show a progress bar while training.
     pub progress: bool,
@@ -260,8 +261,8 @@ impl Experiment {
             .join(format!("{}.checkpoints", job.id()))
     }
 
-    /// Gathers the results of all jobs that have been run, now or earlier: `result.json`, pictures, the configuration.
-    /// Those that have not are named in a note.
+    /// Gathers the results of all jobs that have been run, now or earlier: `result.json`, pictures,
+    /// the configuration. Those that have not are named in a note.
     ///
     /// # Errors
     /// When none has been run, or a file cannot be written.

@@ -16,10 +16,11 @@ const SCALE: [(f64, f64, f64); 6] = [
 /// Pixels per unit of the SVG.
 const ZOOM: f64 = 1.5;
 
-/// The bands between levels of values on a grid, row by row from the bottom, as a PNG that fills a frame of a size in
-/// units of the SVG; as a `data:` address. `None` when there is nothing to draw.
+/// The bands between levels of values on a grid, row by row from the bottom, as a PNG that fills a
+/// frame of a size in units of the SVG; as a `data:` address. `None` when there is nothing to draw.
 ///
-/// Values are interpolated bilinearly; band k is that of values from level k on. Pixels without a value are left out.
+/// Values are interpolated bilinearly; band k is that of values from level k on. Pixels without a
+/// value are left out.
 pub(crate) fn image(
     values: &[f64],
     columns: usize,

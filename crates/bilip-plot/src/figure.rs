@@ -44,7 +44,8 @@ impl Mark {
         }
     }
 
-    /// A curve through points, in the color of that number. Points that are not finite interrupt it.
+    /// A curve through points, in the color of that number. Points that are not finite interrupt
+    /// it.
     pub fn line(points: Vec<(f64, f64)>, color: usize) -> Self {
         Self::new(
             Shape::Line {
@@ -91,7 +92,8 @@ impl Mark {
         Self::new(Shape::Cross(x, y), color)
     }
 
-    /// Filled contours of values on a regular grid over the whole panel, row by row from the lower edge.
+    /// Filled contours of values on a regular grid over the whole panel, row by row from the lower
+    /// edge.
     pub fn contours(values: Vec<f64>, columns: usize, levels: Vec<f64>) -> Self {
         Self::new(
             Shape::Contours {

@@ -22,7 +22,7 @@ pub(crate) fn document(panels: &[Panel], columns: usize, (w, h): (f64, f64)) -> 
     out
 }
 
-/// Where a panel's coordinates lie on paper.
+/// Where a panel's coordinates are on paper.
 struct Frame {
     left: f64,
     top: f64,
@@ -308,7 +308,8 @@ fn legend(out: &mut String, panel: &Panel, frame: &Frame) {
     }
 }
 
-/// The corner, or the middle of the right or left side, where a box of that size hides the least; the upper right corner if none is better.
+/// The corner, or the middle of the right or left side, where a box of that size hides the least;
+/// the upper right corner if none is better.
 fn corner(panel: &Panel, frame: &Frame, w: f64, h: f64) -> (f64, f64) {
     let (right, left) = (frame.left + frame.width - w - 6.0, frame.left + 6.0);
     let (top, bottom) = (frame.top + 6.0, frame.top + frame.height - h - 6.0);

@@ -5,8 +5,8 @@
 //! cargo bench -p bilip -- --quick                     fewer repetitions, smaller batches
 //! cargo bench -p bilip -- --save results/methods      also writes result.json, README.md and inverse.svg there
 //! ```
-//! Shapes are those of the paper's 20-dimensional experiment: n = 20, hidden layers 8×256. Times are medians, with the
-//! 10th and 90th percentile; the accuracy reached stands beside every time.
+//! Shapes are those of the paper's 20-dimensional experiment: n = 20, hidden layers 8×256. Times
+//! are medians, with the 10th and 90th percentile; the accuracy reached stands beside every time.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -15,8 +15,8 @@ use std::time::Instant;
 use bilip::faer::linalg::matmul::matmul;
 use bilip::faer::{Accum, Mat, Par};
 use bilip::{
-    Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, DavisYin, InverseOptions, Method, MonLip,
-    MonLipFree, Real, Rng, Status,
+    BiLipNet, BiLipNetFree, BiLipschitz, Bounds, DavisYin, InverseOptions, Method, MonLip, MonLipFree,
+    RandomLayer, Real, Rng, Status,
 };
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ fn time(repetitions: usize, mut work: impl FnMut()) -> Times {
 
 fn layer(distortion: f64) -> MonLip<f64> {
     let bounds = Bounds::from_parts(None, None, Some(distortion)).expect("bounds");
-    let free = MonLipFree::random(N, &UNITS, bounds, Activation::Relu, 0.5, &mut Rng::new(3)).expect("layer");
+    let free = MonLipFree::random(&RandomLayer::new(N, &UNITS, bounds), &mut Rng::new(3)).expect("layer");
     MonLip::from_free(&free).expect("layer")
 }
 
@@ -84,8 +84,7 @@ fn row_flops() -> f64 {
 
 fn forward<T: Real>(repetitions: usize) -> Value {
     let bounds = Bounds::new(0.5, 2.0).expect("bounds");
-    let free =
-        BiLipNetFree::random(N, &UNITS, 2, bounds, Activation::Relu, 0.5, &mut Rng::new(4)).expect("net");
+    let free = BiLipNetFree::random(&RandomLayer::new(N, &UNITS, bounds), 2, &mut Rng::new(4)).expect("net");
     let net = BiLipNet::<T>::from_free(&free).expect("net");
     let rows = 10_000;
     let x: Vec<T> = Rng::new(5)
@@ -188,7 +187,8 @@ fn davis_yin_iteration(rows: usize, repetitions: usize) -> Value {
     json!({"batch": rows, "iteration_us": step * 1e6, "products_us": gemm * 1e6, "ratio": ratio})
 }
 
-/// The products of a Davis–Yin iteration and nothing else: `Sᵀz`, `S x` and every `V_k z`, in blocks of 64 rows.
+/// The products of a Davis–Yin iteration and nothing else: `Sᵀz`, `S x` and every `V_k z`, in
+/// blocks of 64 rows.
 fn products_of_an_iteration(layer: &MonLip<f64>, rows: usize) -> impl Fn(usize) + '_ {
     let threads = std::thread::available_parallelism().map_or(1, |p| p.get());
     let count = rows.div_ceil(64).max(threads.min(rows));
@@ -274,7 +274,8 @@ fn inverse_table(quick: bool) -> Vec<InverseLine> {
                 let name = method.name();
                 let mut options = InverseOptions::with_method(method);
                 if !fast {
-                    // Enough for those that get there in reasonable time; the others are reported as they stand.
+                    // Enough for those that get there in reasonable time; the others are reported
+                    // as they stand.
                     options.max_iterations = Some(match (quick, batch, distortion) {
                         (true, _, _) => 500,
                         (_, 1, _) => 30_000,

@@ -1,11 +1,13 @@
-//! Makes the tables in `examples/`, which are synthetic: `cargo run --example example_data -- oven > examples/oven.csv`.
+//! Makes the tables in `examples/`, which are synthetic: `cargo run --example example_data -- oven
+//! > examples/oven.csv`.
 
 use bilip::Rng;
 
 fn main() {
     let mut rng = Rng::new(20);
     match std::env::args().nth(1).as_deref() {
-        // Baking: the loss has a curved valley and its minimum 0.3 at 220 degrees and 30 minutes; noise of 0.02.
+        // Baking: the loss has a curved valley and its minimum 0.3 at 220 degrees and 30 minutes;
+        // noise of 0.02.
         Some("oven") => {
             println!("temperature,minutes,loss");
             for _ in 0..2_000 {
@@ -15,7 +17,8 @@ fn main() {
                 println!("{temperature:.2},{minutes:.2},{:.4}", loss + 0.02 * rng.normal());
             }
         }
-        // A lens that bends straight lines: the position in the picture, in pixels, for directions in degrees.
+        // A lens that bends straight lines: the position in the picture, in pixels, for directions
+        // in degrees.
         Some("lens") => {
             println!("azimuth,elevation,u,v");
             for _ in 0..1_500 {

@@ -1,11 +1,12 @@
 //! Builds a network, certifies it, inverts a point, and minimizes a PL network.
 
-use bilip::{Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, InverseOptions, PlNet, Rng};
+use bilip::{BiLipNet, BiLipNetFree, BiLipschitz, Bounds, InverseOptions, PlNet, RandomLayer, Rng};
 
 fn main() -> Result<(), bilip::Error> {
-    // A random bi-Lipschitz network on R^20: two monotone layers of 8 x 256 hidden units between orthogonal ones.
+    // A random bi-Lipschitz network on R^20: two monotone layers of 8 x 256 hidden units between
+    // orthogonal ones.
     let bounds = Bounds::new(0.1, 10.0)?;
-    let free = BiLipNetFree::random(20, &[256; 8], 2, bounds, Activation::Relu, 0.5, &mut Rng::new(1))?;
+    let free = BiLipNetFree::random(&RandomLayer::new(20, &[256; 8], bounds), 2, &mut Rng::new(1))?;
     let net = BiLipNet::<f64>::from_free(&free)?;
 
     // Its bounds are proved for the very numbers stored.

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
-// From the bottom up: each module uses those above it in this list and none below (`.ci/layers` checks it).
+// From the bottom up: each module uses those above it in this list and none below (`.ci/layers`
+// checks it).
 mod base;
 mod certify;
 mod inverse;
@@ -26,11 +27,11 @@ pub use inverse::{
 pub use layers::activation::{Activation, Slope};
 pub use layers::cayley::{cayley, householder, inverse_cayley, with_norm};
 pub use layers::channels::ChannelOrthogonal;
-pub use layers::conv::{ConvFree, ConvMonLip, Kernels};
+pub use layers::conv::{ConvFree, ConvMonLip, Kernels, RandomConvLayer};
 pub use layers::convolution::Convolution;
 pub use layers::gp::{GpHead, PosteriorPrecision, RandomFeatures};
 pub use layers::mlp::Mlp;
-pub use layers::monlip::{FormulaConstants, MonLip, MonLipExplicit, MonLipFree};
+pub use layers::monlip::{FormulaConstants, MonLip, MonLipExplicit, MonLipFree, RandomLayer};
 pub use layers::orthogonal::Orthogonal;
 pub use layers::scaling::Scaling;
 pub use layers::stack::LayerRef;

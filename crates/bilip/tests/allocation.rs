@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bilip::{Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, Rng};
+use bilip::{BiLipNet, BiLipNetFree, BiLipschitz, Bounds, RandomLayer, Rng};
 
 struct Counting;
 
@@ -31,8 +31,7 @@ static ALLOCATOR: Counting = Counting;
 fn a_row_allocates_nothing_after_set_up() {
     let bounds = Bounds::new(0.1, 10.0).unwrap();
     for (n, units) in [(1, vec![8, 8]), (20, vec![64; 4]), (7, vec![33, 1, 50])] {
-        let free =
-            BiLipNetFree::random(n, &units, 2, bounds, Activation::Relu, 0.5, &mut Rng::new(1)).unwrap();
+        let free = BiLipNetFree::random(&RandomLayer::new(n, &units, bounds), 2, &mut Rng::new(1)).unwrap();
         let net = BiLipNet::<f64>::from_free(&free).unwrap();
         let mut evaluator = net.row_evaluator();
         let mut x = vec![0.25; n];

@@ -1,5 +1,6 @@
-//! The arithmetic of training, once per backend: every operation is found under the same name in `cpu` (faer and our
-//! own loops), `gpu` (our own kernels) and `portable` (tensor operations of any backend).
+//! The arithmetic of training, once per backend: every operation is found under the same name in
+//! `cpu` (faer and our own loops), `gpu` (our own kernels) and `portable` (tensor operations of any
+//! backend).
 
 pub(crate) mod cpu;
 #[cfg(feature = "gpu")]
@@ -76,7 +77,8 @@ pub(crate) trait Native: Backend {
         }
     }
 
-    /// Images, one per row, at their frequencies: a product with a table, that of the inverse transform or the other.
+    /// Images, one per row, at their frequencies: a product with a table, that of the inverse
+    /// transform or the other.
     ///
     /// # Shapes
     /// `[2·frequencies, pixels]` and `[images, pixels] → [2·frequencies, images]`

@@ -53,7 +53,8 @@ impl Dataset {
     /// A table of inputs and targets.
     ///
     /// # Errors
-    /// When the sizes do not give the same number of rows, there are none, or a number is not finite.
+    /// When the sizes do not give the same number of rows, there are none, or a number is not
+    /// finite.
     pub fn new(inputs: Vec<f64>, n: usize, targets: Vec<f64>, t: usize) -> Result<Self> {
         Self::with_parameters(Columns::new(n, t), inputs, Vec::new(), targets)
     }

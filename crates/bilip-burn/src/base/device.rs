@@ -10,8 +10,9 @@ use super::{Error, Result};
 
 /// A processor that models are trained on: `cpu`, `cuda`, `cuda:1`, `wgpu`.
 ///
-/// Which of them a program knows depends on the features of this crate, which of them are there on the machine; see
-/// [`check`](Self::check). Results are the same up to rounding, and certificates always come from the CPU.
+/// Which of them a program knows depends on the features of this crate, which of them are there on
+/// the machine; see [`check`](Self::check). Results are the same up to rounding, and certificates
+/// always come from the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
     /// All cores.
@@ -86,7 +87,8 @@ impl Device {
     /// Whether the device can be used by this program on this machine.
     ///
     /// # Errors
-    /// When the program was built without it, or the machine has none or lacks a library; the message says which.
+    /// When the program was built without it, or the machine has none or lacks a library; the
+    /// message says which.
     pub fn check(self) -> Result<()> {
         match self {
             Device::Cpu => Ok(()),
@@ -126,7 +128,8 @@ impl Device {
     }
 }
 
-/// The result of code that may panic, without its message; the libraries below know no other way to say no.
+/// The result of code that may panic, without its message; the libraries below know no other way to
+/// say no.
 #[cfg(feature = "gpu")]
 fn quietly<T>(work: impl FnOnce() -> T + std::panic::UnwindSafe) -> Option<T> {
     // The hook belongs to the whole process: two threads at once would leave the silent one behind.

@@ -6,6 +6,7 @@
 pub enum Loss {
     /// `½·mean squared error`.
     HalfMse,
-    /// Cross entropy of the predictions as logits; the single target column holds the class, from 0.
+    /// Cross entropy of the predictions as logits; the single target column holds the class, from
+    /// 0.
     CrossEntropy,
 }

@@ -14,9 +14,11 @@ use crate::base::{Error, Result, numbers, vector};
 pub enum BoundsMode {
     /// Both given; every block takes the K-th root.
     Fixed(Bounds),
-    /// The distortion `τ = ν/μ` given, ν learned (as its logarithm) from a start of 2 in every block.
+    /// The distortion `τ = ν/μ` given, ν learned (as its logarithm) from a start of 2 in every
+    /// block.
     Distortion(f64),
-    /// `ln μ` and `ln γ` learned in every block, so that `ν = μ + γ > μ` always; the start is given.
+    /// `ln μ` and `ln γ` learned in every block, so that `ν = μ + γ > μ` always; the start is
+    /// given.
     Learned(Bounds),
 }
 
@@ -59,7 +61,8 @@ impl BoundsMode {
 /// The bounds of one monotone layer as a module: a parameter where something is learned.
 #[derive(Module, Debug)]
 pub struct LayerBounds<B: Backend> {
-    /// `[ln ν]` for a given distortion, `[ln μ, ln γ]` when both are learned, nothing when both are given.
+    /// `[ln ν]` for a given distortion, `[ln μ, ln γ]` when both are learned, nothing when both are
+    /// given.
     parameter: Option<Param<Tensor<B, 1>>>,
     #[module(skip)]
     mode: BoundsMode,

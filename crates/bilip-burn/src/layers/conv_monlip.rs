@@ -1,16 +1,20 @@
 //! Monotone layers on images.
 //!
-//! Everything linear happens at the frequencies of the Fourier transform ([`bilip::ConvMonLip`] has the mathematics), of which only one of each conjugate pair is kept.
-//! Complex matrices are stored as real ones, real parts above imaginary ones; the left factor of a product is written out as `[[Re, −Im], [Im, Re]]`, whose
-//! transpose is that of the adjoint. So all frequencies, and all hidden layers of the same widths, go through every step as one batch of real matrices on every backend.
+//! Everything linear happens at the frequencies of the Fourier transform ([`bilip::ConvMonLip`] has
+//! the mathematics), of which only one of each conjugate pair is kept. Complex matrices are stored
+//! as real ones, real parts above imaginary ones; the left factor of a product is written out as
+//! `[[Re, −Im], [Im, Re]]`, whose transpose is that of the adjoint. So all frequencies, and all
+//! hidden layers of the same widths, go through every step as one batch of real matrices on every
+//! backend.
 //!
-//! Inside, images are ordered channel by channel, `[channels, batch, pixels]`: the Fourier transform is then one product with a table, which leaves its spectra as
-//! `[frequency, part and channel, batch]`, ready for the next product.
+//! Inside, images are ordered channel by channel, `[channels, batch, pixels]`: the Fourier
+//! transform is then one product with a table, which leaves its spectra as `[frequency, part and
+//! channel, batch]`, ready for the next product.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use bilip::{Activation, Bounds, ConvFree, Kernels, Real, Rng};
+use bilip::{Activation, Bounds, ConvFree, Kernels, RandomConvLayer, Real, Rng};
 use burn::config::Config;
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
@@ -64,13 +68,10 @@ impl ConvMonLipConfig {
             ));
         }
         let free = ConvFree::random(
-            self.channels,
-            self.image,
-            &self.units,
-            self.kernel,
-            self.bounds,
-            self.activation,
-            0.0,
+            &RandomConvLayer::new(self.channels, self.image, &self.units, self.bounds)
+                .with_kernel(self.kernel)
+                .with_activation(self.activation)
+                .with_bias(0.0),
             &mut Rng::new(self.seed),
         )?;
         let kernels = |k: &Kernels| {
@@ -95,7 +96,8 @@ impl ConvMonLipConfig {
     }
 }
 
-/// The Fourier transform of images, as tables for products. Rows are frequencies, a real and an imaginary one each.
+/// The Fourier transform of images, as tables for products. Rows are frequencies, a real and an
+/// imaginary one each.
 #[derive(Module, Debug)]
 struct FourierTables<B: Backend> {
     /// `[2·frequencies, size²]`.
@@ -150,7 +152,8 @@ impl<B: Backend> FourierTables<B> {
     }
 }
 
-/// The Cayley transforms of tall complex matrices, several above each other: the square parts, and the rest.
+/// The Cayley transforms of tall complex matrices, several above each other: the square parts, and
+/// the rest.
 ///
 /// # Shapes
 /// `[count, 2·pieces·rows, n] → [count·pieces, 2·n, n]` and `[count·pieces, 2·(rows − n), n]`
@@ -253,7 +256,8 @@ impl<B: Backend> ConvMonLip<B> {
         runs
     }
 
-    /// The explicit layer at all frequencies, written out: S by hidden layers, and V of every layer but the first.
+    /// The explicit layer at all frequencies, written out: S by hidden layers, and V of every layer
+    /// but the first.
     ///
     /// # Shapes
     /// `[frequencies, 2·m, 2·channels]` and `[frequencies, 2·m_k, 2·m_{k−1}]` each
@@ -315,7 +319,7 @@ impl<B: Backend> ConvMonLip<B> {
         (Tensor::cat(s, 1), v)
     }
 
-    /// `F(x)` of images that lie channel by channel.
+    /// `F(x)` of images in the order of their channels.
     ///
     /// # Shapes
     /// `[channels, batch, image²] → [channels, batch, image²]`

@@ -27,8 +27,8 @@ pub struct NormalizedConvConfig {
     /// The bound on the norm.
     #[config(default = 1.0)]
     pub bound: f64,
-    /// Whether the kernels themselves are scaled down to the bound after every step, as by projected gradient descent,
-    /// instead of the map that they make in the forward pass.
+    /// Whether the kernels themselves are scaled down to the bound after every step, as by
+    /// projected gradient descent, instead of the map that they make in the forward pass.
     #[config(default = false)]
     pub projected: bool,
     /// Seed of the initial kernels.
@@ -39,10 +39,12 @@ pub struct NormalizedConvConfig {
     pub dtype: DType,
 }
 
-/// A convolution with zeros around the image and no bias, scaled down where its norm would exceed a bound.
+/// A convolution with zeros around the image and no bias, scaled down where its norm would exceed a
+/// bound.
 ///
-/// The norm is that of the whole map from images to images, stride included, by a power iteration on images that is carried from step to step; not that of the
-/// kernels as a flat matrix, which can be smaller by a factor of up to 3.
+/// The norm is that of the whole map from images to images, stride included, by a power iteration
+/// on images that is carried from step to step; not that of the kernels as a flat matrix, which can
+/// be smaller by a factor of up to 3.
 #[derive(Module, Debug)]
 pub struct NormalizedConv<B: Backend> {
     /// `[outputs, inputs, kernel, kernel]`.
@@ -60,7 +62,8 @@ impl NormalizedConvConfig {
     /// The convolution, He-normal.
     ///
     /// # Errors
-    /// On sizes of zero, even kernels, strides other than 1 and 2, odd images with stride 2, and a bound that is not positive.
+    /// On sizes of zero, even kernels, strides other than 1 and 2, odd images with stride 2, and a
+    /// bound that is not positive.
     pub fn init<B: Backend>(&self, device: &B::Device) -> Result<NormalizedConv<B>> {
         let NormalizedConvConfig {
             channels: [inputs, outputs],
@@ -151,7 +154,8 @@ impl<B: Backend> NormalizedConv<B> {
         y.reshape([1, outputs, side * side])
     }
 
-    /// The layer after one more step of the power iteration, and with its kernels scaled down if they are projected.
+    /// The layer after one more step of the power iteration, and with its kernels scaled down if
+    /// they are projected.
     pub fn settle(self) -> Self {
         let matrix = self.matrix().detach();
         let y = self.stretched(matrix.clone());

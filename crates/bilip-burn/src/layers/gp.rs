@@ -1,7 +1,8 @@
 //! A Gaussian process on random features.
 //!
-//! The weights on the random features are trained like those of any last layer; the posterior is computed afterwards, in f64, from one more pass
-//! through the data ([`RandomFeatureGp::posterior`]). The mathematics is in [`bilip::GpHead`].
+//! The weights on the random features are trained like those of any last layer; the posterior is
+//! computed afterwards, in f64, from one more pass through the data
+//! ([`RandomFeatureGp::posterior`]). The mathematics is in [`bilip::GpHead`].
 
 use bilip::faer::Mat;
 use bilip::{GpHead, PosteriorPrecision, RandomFeatures, Rng};
@@ -163,8 +164,9 @@ impl<B: Backend> RandomFeatureGp<B> {
         )?)
     }
 
-    /// The head with its posterior given rows of its inputs: for classes, Laplace's approximation with weights p(1 − p) of the most probable class; for numbers, that
-    /// of Gaussian noise of variance `ridge`.
+    /// The head with its posterior given rows of its inputs: for classes, Laplace's approximation
+    /// with weights p(1 − p) of the most probable class; for numbers, that of Gaussian noise of
+    /// variance `ridge`.
     ///
     /// # Errors
     /// On a ridge or momentum out of range, and when a number is not finite.
@@ -216,10 +218,12 @@ impl<B: Backend> RandomFeatureGp<B> {
 
 /// How the precision of a posterior is summed up over the batches of a pass through the data.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Accumulation {
     /// Every row once: exact.
     Exact,
-    /// A moving average over batches, `Λ ← mΛ + (1 − m)Σ` with `Σ` the batch's part scaled up to the whole table, as for data too many to sum up.
+    /// A moving average over batches, `Λ ← mΛ + (1 − m)Σ` with `Σ` the batch's part scaled up to
+    /// the whole table, as for data too many to sum up.
     Momentum {
         /// The momentum m, between 0 and 1.
         momentum: f64,

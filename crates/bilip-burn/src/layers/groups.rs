@@ -8,9 +8,11 @@ use crate::ops;
 /// Most groups that a batch of images is divided into.
 const GROUPS: usize = 16;
 
-/// Images in groups of equal size, channel by channel in each, `[groups, channels, images, size, size]`.
+/// Images in groups of equal size, channel by channel in each, `[groups, channels, images, size,
+/// size]`.
 ///
-/// A convolution is then one product a group with nothing to be rearranged, and the gradient of its kernels a sum of as many products, enough to keep a GPU busy.
+/// A convolution is then one product per group with nothing to be rearranged, and the gradient of
+/// its kernels a sum of as many products, enough to keep a GPU busy.
 pub struct ImageGroups<B: Backend>(
     /// `[groups, channels, images, size, size]`.
     pub Tensor<B, 5>,

@@ -63,7 +63,8 @@ impl MlpConfig {
     }
 }
 
-/// A multilayer perceptron: ReLU between its layers, none after the last. Nothing is guaranteed of it.
+/// A multilayer perceptron: ReLU between its layers, none after the last. Nothing is guaranteed of
+/// it.
 #[derive(Module, Debug)]
 pub struct Mlp<B: Backend> {
     pub(crate) layers: Vec<Linear<B>>,

@@ -104,8 +104,8 @@ impl MonLipConfig {
 
 /// A μ-strongly monotone, ν-Lipschitz layer to be trained.
 ///
-/// All matrices, gains and the output bias are in one flat parameter, so that the layer is one node of the graph and
-/// one tensor for the optimizer.
+/// All matrices, gains and the output bias are in one flat parameter, so that the layer is one node
+/// of the graph and one tensor for the optimizer.
 #[derive(Module, Debug)]
 pub struct MonLip<B: Backend> {
     phi: Param<Tensor<B, 1>>,

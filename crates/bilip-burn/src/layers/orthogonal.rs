@@ -17,7 +17,8 @@ use crate::spec::Transposed;
 pub enum OrthogonalKind {
     /// By a Cayley transform: every rotation without an eigenvalue −1.
     Cayley,
-    /// By a product of N Householder reflections: cheaper when there are few, every orthogonal matrix with n.
+    /// By a product of N Householder reflections: cheaper when there are few, every orthogonal
+    /// matrix with n.
     Householder(usize),
 }
 
@@ -54,7 +55,8 @@ impl OrthogonalConfig {
         })
     }
 
-    /// A Cayley transform of a Glorot-normal matrix, its gain equal to its norm, with zero bias, whatever the kind says.
+    /// A Cayley transform of a Glorot-normal matrix, its gain equal to its norm, with zero bias,
+    /// whatever the kind says.
     ///
     /// # Errors
     /// When `n` is zero.
@@ -150,10 +152,11 @@ impl<B: Backend> CayleyOrthogonal<B> {
     }
 }
 
-/// An orthogonal layer `x Pᵀ + q` with `P` a product of Householder reflections, cheap when there are few of them.
+/// An orthogonal layer `x Pᵀ + q` with `P` a product of Householder reflections, cheap when there
+/// are few of them.
 #[derive(Module, Debug)]
 pub struct HouseholderOrthogonal<B: Backend> {
-    /// One vector a row, `[reflections, n]`.
+    /// One vector per row, `[reflections, n]`.
     vectors: Param<Tensor<B, 2>>,
     /// The bias q, `[n]`; none in partial networks, which compute it.
     bias: Option<Param<Tensor<B, 1>>>,
@@ -170,7 +173,8 @@ impl<B: Backend> HouseholderOrthogonal<B> {
 
     /// `P`, `[n, n]`: all reflections at once.
     ///
-    /// With unit vectors as the rows of `U`, `H_1 ⋯ H_r = I − UᵀTU` with `T⁻¹ = ½I +` the part of `UUᵀ` above its diagonal (Schreiber and Van Loan 1989).
+    /// With unit vectors as the rows of `U`, `H_1 ⋯ H_r = I − UᵀTU` with `T⁻¹ = ½I +` the part of
+    /// `UUᵀ` above its diagonal (Schreiber and Van Loan 1989).
     pub(crate) fn matrix(&self) -> Tensor<B, 2> {
         let v = self.vectors.val();
         let [count, n] = v.dims();

@@ -14,8 +14,8 @@ use crate::layers::{BoundsMode, MonLip, MonLipConfig, OrthogonalConfig, Orthogon
 pub struct BiLipNetConfig {
     /// Number of monotone layers, K.
     pub blocks: usize,
-    /// Every monotone layer, except for its bounds and seed: the bounds here are the whole network's, and the layers'
-    /// seeds follow from this one.
+    /// Every monotone layer, except for its bounds and seed: the bounds here are the whole
+    /// network's, and the layers' seeds follow from this one.
     pub layer: MonLipConfig,
     /// The orthogonal layers between them.
     #[config(default = "OrthogonalKind::Cayley")]
@@ -37,7 +37,8 @@ impl BiLipNetConfig {
         }
         self.layer.bounds.check()?;
         let share = self.layer.bounds.share(self.blocks)?;
-        // Every part its own stream: seeds that differ in the high bits cannot meet for neighboring networks.
+        // Every part its own stream: seeds that differ in the high bits cannot meet for neighboring
+        // networks.
         let seed = |part: u64| self.layer.seed ^ (part << 48);
         Ok(BiLipNet {
             fixed: match self.layer.bounds {
@@ -77,7 +78,8 @@ impl BiLipNetConfig {
 pub struct BiLipNet<B: Backend> {
     pub(crate) orthogonal: Vec<OrthogonalLayer<B>>,
     pub(crate) monotone: Vec<MonLip<B>>,
-    /// The bounds asked for, where they are fixed: the product of the layers' roots would be off by roundings.
+    /// The bounds asked for, where they are fixed: the product of the layers' roots would be off by
+    /// roundings.
     #[module(skip)]
     fixed: Option<Bounds>,
 }

@@ -9,7 +9,8 @@ use crate::base::Result;
 use crate::layers::{ConvMonLip, ConvMonLipConfig, HouseholderOrthogonal, ImageGroups, OrthogonalConfig};
 use crate::ops;
 
-/// A bi-Lipschitz block on images: a [`ConvMonLip`] and, pixel by pixel, an orthogonal map of the channels by Householder reflections.
+/// A bi-Lipschitz block on images: a [`ConvMonLip`] and, pixel by pixel, an orthogonal map of the
+/// channels by Householder reflections.
 #[derive(Module, Debug)]
 pub struct ConvBiLipNet<B: Backend> {
     monotone: ConvMonLip<B>,

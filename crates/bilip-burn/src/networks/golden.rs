@@ -87,7 +87,8 @@ impl Fixture {
         }
     }
 
-    /// The flat parameters of a monotone layer in our order, from values or gradients under a prefix.
+    /// The flat parameters of a monotone layer in our order, from values or gradients under a
+    /// prefix.
     fn phi(&self, prefix: &str, layers: usize, transposed_q: usize) -> Vec<f64> {
         // Stored n×m; ours is m×n.
         let q = self.get(&format!("{prefix}Fq"));
@@ -271,7 +272,8 @@ fn gradients_of_networks_are_the_published_ones() {
                     &expected("W"),
                     dtype,
                 );
-                // A single number that may be small against its terms: relative to those of the matrix.
+                // A single number that may be small against its terms: relative to those of the
+                // matrix.
                 let scale = expected("W").iter().fold(1.0f64, |a, v| a.max(v.abs()));
                 let gain = numbers(gain.grad(&grads).unwrap())[0];
                 assert!(

@@ -30,8 +30,9 @@ impl<B: Backend, M: Module<B> + Predict<B>> GpNet<B, M> {
         }
     }
 
-    /// The same, inputs first multiplied by a fixed matrix of independent normal numbers of variance `2/(inputs + width)`: `[inputs, width]`,
-    /// close to a multiple of an isometry when it is wide.
+    /// The same, inputs first multiplied by a fixed matrix of independent normal numbers of
+    /// variance `2/(inputs + width)`: `[inputs, width]`, close to a multiple of an isometry when it
+    /// is wide.
     ///
     /// # Errors
     /// On sizes of zero.

@@ -39,7 +39,8 @@ pub struct ConvFeaturesConfig {
 }
 
 impl ConvFeaturesConfig {
-    /// Bounds `((1 − c)⁴, (1 + c)⁴)` of every block: those of four residual layers whose branches are bounded by c.
+    /// Bounds `((1 − c)⁴, (1 + c)⁴)` of every block: those of four residual layers whose branches
+    /// are bounded by c.
     ///
     /// # Errors
     /// Unless `0 < c < 1`.
@@ -94,8 +95,9 @@ impl ConvFeaturesConfig {
     }
 }
 
-/// The feature map of the paper's image network: convolutions of bounded norm, each before a bi-Lipschitz block; then batch normalization, ReLU, the mean over the
-/// image and a fixed random projection.
+/// The feature map of the paper's image network: convolutions of bounded norm, each before a
+/// bi-Lipschitz block; then batch normalization, ReLU, the mean over the image and a fixed random
+/// projection.
 #[derive(Module, Debug)]
 pub struct ConvFeatures<B: Backend> {
     convolutions: Vec<NormalizedConv<B>>,
@@ -135,7 +137,8 @@ impl<B: Backend> ConvFeatures<B> {
         x
     }
 
-    /// The certified explicit feature map: every block with its bounds, every convolution with the norm that is proved.
+    /// The certified explicit feature map: every block with its bounds, every convolution with the
+    /// norm that is proved.
     ///
     /// # Errors
     /// When a parameter is not a finite number.

@@ -10,7 +10,8 @@ use super::bilipnet::{BiLipNet, BiLipNetConfig};
 use crate::base::{Error, Result};
 use crate::layers::{Mlp, MlpConfig};
 
-/// Settings of a [`PartialBiLipNet`] and of the [`PartialPlNet`](crate::PartialPlNet) on top of one.
+/// Settings of a [`PartialBiLipNet`] and of the [`PartialPlNet`](crate::PartialPlNet) on top of
+/// one.
 #[derive(Config, Debug, PartialEq)]
 pub struct PartialConfig {
     /// The network whose biases are computed.

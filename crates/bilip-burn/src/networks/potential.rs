@@ -1,4 +1,5 @@
-//! The quadratic potential `½‖G(x)‖² + c` on top of any network; on top of a bi-Lipschitz one it is a PL network.
+//! The quadratic potential `½‖G(x)‖² + c` on top of any network; on top of a bi-Lipschitz one it is
+//! a PL network.
 
 use bilip::{Bounds, Real};
 use burn::module::{Module, ModuleVisitor, Param};
@@ -49,10 +50,11 @@ impl<B: Backend, M: Module<B>> Quadratic<B, M> {
 }
 
 impl<B: Backend, M: Module<B> + Predict<B>> Quadratic<B, M> {
-    /// A potential whose minimum is known to lie at x₀: whatever the parameters, it does.
+    /// A potential whose minimum is known to be at x₀: whatever the parameters, it does.
     ///
     /// # Errors
-    /// When x₀ has another dimension than the network, holds a number that is not finite, or the network is partial.
+    /// When x₀ has another dimension than the network, holds a number that is not finite, or the
+    /// network is partial.
     pub fn with_minimizer(net: M, minimizer: Vec<f64>) -> Result<Self> {
         let Columns {
             inputs, parameters, ..

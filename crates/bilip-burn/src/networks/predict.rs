@@ -27,7 +27,8 @@ pub trait Predict<B: Backend> {
         None
     }
 
-    /// The model after an optimizer step, with what it carries along besides parameters brought up to date.
+    /// The model after an optimizer step, with what it carries along besides parameters brought up
+    /// to date.
     fn settle(self) -> Self
     where
         Self: Sized,

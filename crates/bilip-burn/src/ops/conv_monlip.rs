@@ -1,12 +1,16 @@
-//! A batch of images through the explicit convolutional layer, forward and backward: one node of the graph.
+//! A batch of images through the explicit convolutional layer, forward and backward: one node of
+//! the graph.
 //!
-//! With `F` the table of the Fourier transform and `T` that of its inverse, images `z` one per row, and spectra one per column,
+//! With `F` the table of the Fourier transform and `T` that of its inverse, images `z` one per row,
+//! and spectra one per column,
 //! ```text
 //! ẑ = F zᵀ,   z = ẑᵀ T;   v̂_k = S_k x̂ + V_k ẑ_{k−1},   z_k = σ(v̂_kᵀ T + b_k),   y = (Σ S_kᴴ ẑ_k)ᵀ T.
 //! ```
-//! The backward pass meets the same products with factors exchanged: `Ĝ = T ȳᵀ`, `Ẑ̄ = S Ĝ`, then layer by layer from the last `z̄_k = (S_k Ĝ + V_{k+1}ᴴ v̂̄_{k+1})ᵀ F`,
-//! `v̂̄_k = T (z̄_k ∘ σ′)ᵀ`, and in the end `S̄ = Ẑ Ĝᵀ + v̂̄ x̂ᵀ`, `x̄ = (Sᴴ v̂̄)ᵀ F`. Left to itself, automatic differentiation would fill and add up a gradient of the size of
-//! all layers for every one of them.
+//! The backward pass meets the same products with factors exchanged: `Ĝ = T ȳᵀ`, `Ẑ̄ = S Ĝ`, then
+//! layer by layer from the last `z̄_k = (S_k Ĝ + V_{k+1}ᴴ v̂̄_{k+1})ᵀ F`, `v̂̄_k = T (z̄_k ∘ σ′)ᵀ`,
+//! and in the end `S̄ = Ẑ Ĝᵀ + v̂̄ x̂ᵀ`, `x̄ = (Sᴴ v̂̄)ᵀ F`. Left to itself, automatic
+//! differentiation would fill and add up a gradient of the size of all layers for every one of
+//! them.
 
 use std::sync::Arc;
 
@@ -67,8 +71,9 @@ pub(crate) struct HiddenChannels {
 /// The tensors of a pass.
 ///
 /// # Shapes
-/// `x` is `[channels, batch, pixels]`, `s` is `[frequencies, 2·m, 2·channels]`, `v` has `[2·m_k, 2·m_{k−1}]` of every layer but the first in its rows, `[frequencies, Σ 4·m_k·m_{k−1}]`,
-/// `bias` is `[m]`, and the tables are `[2·frequencies, pixels]`.
+/// `x` is `[channels, batch, pixels]`, `s` is `[frequencies, 2·m, 2·channels]`, `v` has `[2·m_k,
+/// 2·m_{k−1}]` of every layer but the first in its rows, `[frequencies, Σ 4·m_k·m_{k−1}]`, `bias`
+/// is `[m]`, and the tables are `[2·frequencies, pixels]`.
 #[derive(Clone, Debug)]
 pub(crate) struct ImagePass<B: Backend> {
     pub x: Tensor<B, 3>,
@@ -212,7 +217,8 @@ impl<B: Backend> ImagePass<B> {
             if let Some(before) = hidden.last() {
                 inputs = inputs + by.multiply(self.v(&numbers, m), before.clone(), Transposed::Neither);
             }
-            // Sums over images and over pixels one after the other, not at once, are what GPUs do well.
+            // Sums over images and over pixels one after the other, not at once, are what GPUs do
+            // well.
             let bias = self.bias.clone().slice(channels).reshape([m, 1, 1]);
             let images = self.images(inputs, &self.backward, by) + bias;
             let [_, _, pixels] = images.dims();

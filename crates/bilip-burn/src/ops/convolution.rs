@@ -21,7 +21,8 @@ use crate::spec::{Convolved, MatmulPrecision, Transposed, Window};
 /// Images in groups, each seen through windows and multiplied by a matrix.
 ///
 /// # Shapes
-/// `[1, outputs, channels·kernel²]` and `[groups, channels, images, size, size] → [groups, outputs, images, size/stride, size/stride]`
+/// `[1, outputs, channels·kernel²]` and `[groups, channels, images, size, size] → [groups, outputs,
+/// images, size/stride, size/stride]`
 pub(crate) fn convolve<B: Backend>(
     matrix: Tensor<B, 3>,
     x: Tensor<B, 5>,

@@ -36,7 +36,8 @@ pub(crate) fn inverse<B: Backend>(w: Tensor<B, 3>) -> Tensor<B, 3> {
     }
 }
 
-/// The inverses of complex matrices whose Hermitian part is ⪰ I, real parts above imaginary ones: `[count, 2n, n]` to the same.
+/// The inverses of complex matrices whose Hermitian part is ⪰ I, real parts above imaginary ones:
+/// `[count, 2n, n]` to the same.
 pub(crate) fn complex_inverse<B: Backend>(w: Tensor<B, 3>) -> Tensor<B, 3> {
     let mut native = Err([w.into_primitive().tensor()]);
     natively!(

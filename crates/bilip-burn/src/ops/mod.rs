@@ -1,7 +1,8 @@
 //! Differentiable operations, one graph node each: the choice of a backend's path, and the nodes.
 //!
-//! On CPUs (Burn's `Flex`) and GPUs they run on kernels with a backward pass that is derived by hand and reuses what the
-//! forward pass inverted; on every other backend as tensor operations. What is public here is for layers of one's own.
+//! On CPUs (Burn's `Flex`) and GPUs they run on kernels with a backward pass that is derived by
+//! hand and reuses what the forward pass inverted; on every other backend as tensor operations.
+//! What is public here is for layers of one's own.
 
 use std::any::{Any, TypeId};
 
@@ -9,7 +10,8 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, TensorMetadata};
 
-/// The operation on the backend `$n`: by itself, or as a node of the graph under [`Autodiff`] with either strategy.
+/// The operation on the backend `$n`: by itself, or as a node of the graph under [`Autodiff`] with
+/// either strategy.
 macro_rules! natively {
     ($native:ident, $n:ty, |$a:ident| $plain:expr, $node:ident, $($extra:expr)?) => {
         $native = $native
@@ -78,13 +80,15 @@ pub fn activate<B: Backend>(
 
 /// Runs `work` if `B` is the backend `N`, gives the arguments back otherwise.
 ///
-/// Rust cannot choose an implementation for one backend over that for all of them at compile time; the types are
-/// compared at run time instead, so that the modules ask nothing of a backend and yet run natively where they can.
+/// Rust cannot choose an implementation for one backend over that for all of them at compile time;
+/// the types are compared at run time instead, so that the modules ask nothing of a backend and yet
+/// run natively where they can.
 fn on<B: Backend, N: Backend, const A: usize, const R: usize>(
     arguments: [FloatTensor<B>; A],
     work: impl FnOnce([FloatTensor<N>; A]) -> [FloatTensor<N>; R],
 ) -> std::result::Result<[FloatTensor<B>; R], [FloatTensor<B>; A]> {
-    // The kernels know single and double precision, all tensors in one of them; the rest is for tensor operations.
+    // The kernels know single and double precision, all tensors in one of them; the rest is for
+    // tensor operations.
     let dtype = arguments.first().map(|a| a.dtype());
     let known =
         matches!(dtype, Some(DType::F32 | DType::F64)) && arguments.iter().all(|a| Some(a.dtype()) == dtype);

@@ -27,7 +27,8 @@ use crate::spec::Layout;
 /// `F(x)` of a monotone layer.
 ///
 /// # Shapes
-/// `x` is `[batch, n]`, `phi` the layer's flat parameters, `bounds` is `[2]` with (μ, γ), `bias` is `[1, m]` or `[batch, m]`.
+/// `x` is `[batch, n]`, `phi` the layer's flat parameters, `bounds` is `[2]` with (μ, γ), `bias` is
+/// `[1, m]` or `[batch, m]`.
 pub(crate) fn monlip<B: Backend>(
     x: Tensor<B, 2>,
     phi: Tensor<B, 1>,

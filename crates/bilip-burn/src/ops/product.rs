@@ -29,12 +29,14 @@ use crate::spec::{MatmulPrecision, Transposed};
 
 /// `A·B`, in the precision of its factors: matrices, or as many of them on either side.
 ///
-/// Burn's own product takes tensor cores on GPUs that have them, which round single precision to 11 bits; this does not.
+/// Burn's own product takes tensor cores on GPUs that have them, which round single precision to 11
+/// bits; this does not.
 pub fn matmul<B: Backend, const D: usize>(a: Tensor<B, D>, b: Tensor<B, D>) -> Tensor<B, D> {
     product(a, b, Transposed::Neither, MatmulPrecision::Full)
 }
 
-/// A product with tensor cores where there are any: for maps of images, which no transform is computed from.
+/// A product with tensor cores where there are any: for maps of images, which no transform is
+/// computed from.
 pub(crate) fn rough<B: Backend, const D: usize>(
     a: Tensor<B, D>,
     b: Tensor<B, D>,

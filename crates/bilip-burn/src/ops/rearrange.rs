@@ -1,4 +1,5 @@
-//! Linear maps that rearrange numbers: a kernel each way, and one node of the graph for all of them.
+//! Linear maps that rearrange numbers: a kernel each way, and one node of the graph for all of
+//! them.
 
 #[cfg(feature = "cuda")]
 use burn::backend::Cuda;
@@ -67,7 +68,8 @@ fn rearrange_node<B: Native, C: CheckpointStrategy>(
     }
 }
 
-/// `[[Re, −Im], [Im, Re]]` of complex matrices, real parts above imaginary ones, which multiplies as they do.
+/// `[[Re, −Im], [Im, Re]]` of complex matrices, real parts above imaginary ones, which multiplies
+/// as they do.
 ///
 /// # Shapes
 /// `[count, 2·rows, columns] → [count, 2·rows, 2·columns]`
@@ -109,7 +111,8 @@ pub(crate) fn unfold<B: Backend>(x: Tensor<B, 5>, window: Window) -> Tensor<B, 3
     rearranged(Rearrangement::Unfold(window, shape), x)
 }
 
-/// The adjoint of [`unfold`]: images of the given shape, every number of the columns added to the pixel it belongs to.
+/// The adjoint of [`unfold`]: images of the given shape, every number of the columns added to the
+/// pixel it belongs to.
 pub(crate) fn fold<B: Backend>(columns: Tensor<B, 3>, window: Window, shape: [usize; 5]) -> Tensor<B, 5> {
     rearranged(Rearrangement::Fold(window, shape), columns)
 }

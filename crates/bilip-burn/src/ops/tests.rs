@@ -83,8 +83,8 @@ fn another_backend_takes_the_portable_path_and_steps_alike() {
     fn train<B: burn::tensor::backend::AutodiffBackend>() -> Vec<f64> {
         use crate::{Adam, BiLipNetConfig, BoundsMode, MonLipConfig, PlNet};
         use burn::optim::{GradientsParams, Optimizer};
-        // In f64: Adam turns the rounding noise of a gradient that is zero into a full step, unless it is far
-        // below its ε.
+        // In f64: Adam turns the rounding noise of a gradient that is zero into a full step, unless
+        // it is far below its ε.
         let config = MonLipConfig {
             dtype: DType::F64,
             ..MonLipConfig::new(2, vec![8, 8], BoundsMode::Distortion(20.0))
@@ -111,7 +111,8 @@ fn another_backend_takes_the_portable_path_and_steps_alike() {
 
 #[test]
 fn badly_conditioned_transforms_are_still_orthogonal() {
-    // A gain of 1,000 makes I + Z as badly conditioned as training ever will; a zero matrix gives the identity.
+    // A gain of 1,000 makes I + Z as badly conditioned as training ever will; a zero matrix gives
+    // the identity.
     for (rows, cols, gain) in [(20, 20, 1e3), (30, 12, 1e3), (9, 4, 1e-3)] {
         let free = tensor::<Flex, 2>(&Rng::new(1).normals(rows * cols), [rows, cols]);
         let j = portable::cayley(free, tensor(&[gain], [1]));

@@ -1,6 +1,7 @@
 //! Convolutions of images in groups.
 
-/// What a convolution sees of its images: windows of an odd side, every pixel or every second one in each direction, zeros around.
+/// What a convolution sees of its images: windows of an odd side, every pixel or every second one
+/// in each direction, zeros around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     pub kernel: usize,

@@ -1,4 +1,5 @@
-//! The frequencies of the Fourier transform of real images, of which one of each conjugate pair is kept.
+//! The frequencies of the Fourier transform of real images, of which one of each conjugate pair is
+//! kept.
 
 /// One of each pair of conjugate frequencies of images of the given side.
 pub(crate) fn frequencies(size: usize) -> Vec<(usize, usize)> {

@@ -1,4 +1,5 @@
-//! Descriptions that layers, operations and backends share: shapes, places, choices. Nothing here computes.
+//! Descriptions that layers, operations and backends share: shapes, places, choices. Nothing here
+//! computes.
 
 mod adam;
 mod convolution;

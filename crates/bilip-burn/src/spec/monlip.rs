@@ -1,13 +1,14 @@
 //! The parameters of a monotone layer.
 //!
-//! All but the hidden bias are in one flat vector φ, so that an optimizer step is one operation and a layer is one node of the graph.
+//! All but the hidden bias are in one flat vector φ, so that an optimizer step is one operation and
+//! a layer is one node of the graph.
 
 use std::ops::Range;
 
 use bilip::faer::MatRef;
 use bilip::{Activation, Real};
 
-/// The shape of a layer and where its parameters lie in φ.
+/// The shape of a layer and where its parameters are in φ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     pub(crate) n: usize,

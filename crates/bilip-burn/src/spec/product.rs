@@ -9,7 +9,8 @@ pub(crate) enum MatmulPrecision {
     TensorCores,
 }
 
-/// Which factor of a product is transposed. A gradient comes in the order of its factor, which a transposition before the product would turn.
+/// Which factor of a product is transposed. A gradient comes in the order of its factor, which a
+/// transposition before the product would turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transposed {
     /// `A·B`.

@@ -2,7 +2,8 @@
 
 use super::Window;
 
-/// Some rows of complex matrices: from row `first` on, of every `stride` rows the `height` from row `from` on, `pieces` times.
+/// Some rows of complex matrices: from row `first` on, of every `stride` rows the `height` from row
+/// `from` on, `pieces` times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strips {
     /// Rows of the matrices.

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ops::framed;
 
-/// Images moved and mirrored at random while training: zeros around them, a window of the old size, and left for right in half of the cases.
+/// Images moved and mirrored at random while training: zeros around them, a window of the old size,
+/// and left for right in half of the cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Augment {
     /// Channels of an image.

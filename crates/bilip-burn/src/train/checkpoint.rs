@@ -1,8 +1,9 @@
 //! Checkpoints: what a run needs to go on as if it had never stopped.
 //!
-//! A checkpoint is a safetensors file: the tensors `model` and `optimizer` hold Burn's records as bytes, the metadata the
-//! state of the run as JSON and a checksum. It is written to a temporary name and renamed; the last two are kept, so
-//! that a damaged one never costs more than one interval.
+//! A checkpoint is a safetensors file: the tensors `model` and `optimizer` hold Burn's records as
+//! bytes, the metadata the state of the run as JSON and a checksum. It is written to a temporary
+//! name and renamed; the last two are kept, so that a damaged one never costs more than one
+//! interval.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,8 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::base::{Error, Result};
 
-/// What checkpoints of version 0.1 start with: then a checksum, and three parts behind their lengths.
+/// What checkpoints of version 0.1 start with: then a checksum, and three parts behind their
+/// lengths.
 const VERSION_0_1: &[u8; 8] = b"BILIPCK1";
 
 /// The format of the files, with its version.

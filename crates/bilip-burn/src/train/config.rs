@@ -7,6 +7,7 @@ use crate::base::{Columns, Dataset, Error, Loss, Result};
 
 /// The optimizer of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum OptimizerKind {
     /// Adam, or AdamW with a decay.
     Adam(Adam),
@@ -59,7 +60,8 @@ pub struct TrainConfig {
     pub checkpoints: Option<PathBuf>,
     /// Epochs between checkpoints.
     pub checkpoint_every: usize,
-    /// Where the figures of every epoch are written, as a CSV table or, if the name ends in `.json`, as JSON.
+    /// Where the figures of every epoch are written, as a CSV table or, if the name ends in
+    /// `.json`, as JSON.
     pub metrics: Option<PathBuf>,
     /// Changes of the inputs, if they are images, at random in every step.
     pub augment: Option<Augment>,

@@ -1,4 +1,5 @@
-//! The training loop: mini-batches, schedule, validation, checkpoints, so that nobody has to write one.
+//! The training loop: mini-batches, schedule, validation, checkpoints, so that nobody has to write
+//! one.
 
 mod adam;
 mod augment;
@@ -68,8 +69,8 @@ fn trained_numbers<B: AutodiffBackend>(model: &impl Module<B>) -> usize {
     count.0
 }
 
-/// What a checkpoint remembers besides the records. Batches are drawn from the seed and the epoch alone, so there is
-/// no state of a random generator to keep.
+/// What a checkpoint remembers besides the records. Batches are drawn from the seed and the epoch
+/// alone, so there is no state of a random generator to keep.
 #[derive(Serialize, Deserialize)]
 struct State {
     history: Vec<Epoch>,
@@ -80,7 +81,8 @@ struct State {
     seconds: f64,
 }
 
-/// Seconds of training behind the newest checkpoint in a folder, with those before resumptions; 0 where there is none.
+/// Seconds of training behind the newest checkpoint in a folder, with those before resumptions; 0
+/// where there is none.
 ///
 /// # Errors
 /// When the folder cannot be read.
@@ -94,13 +96,13 @@ pub fn time_spent(checkpoints: &Path) -> Result<f64> {
 
 /// Trains a model on rows, validating on others where there are any.
 ///
-/// Two runs with the same model, rows and settings on the same machine give the same numbers, bit for bit, whether or
-/// not one of them was stopped and resumed from a checkpoint. Dropout is the exception: its random numbers are the
-/// backend's own.
+/// Two runs with the same model, rows and settings on the same machine give the same numbers, bit
+/// for bit, whether or not one of them was stopped and resumed from a checkpoint. Dropout is the
+/// exception: its random numbers are the backend's own.
 ///
 /// # Errors
-/// On settings out of range, rows that do not fit the model, files that cannot be written, and a loss that is no
-/// longer a number.
+/// On settings out of range, rows that do not fit the model, files that cannot be written, and a
+/// loss that is no longer a number.
 pub fn train<B, M>(
     model: M,
     data: &Dataset,
@@ -244,7 +246,7 @@ where
             bounds,
         });
         progress.advance(&format!(
-            "loss {:.3e}{}, {:.2} ms a step",
+            "loss {:.3e}{}, {:.2} ms per step",
             sum / data.rows() as f64,
             bounds.map_or(String::new(), |b| format!(
                 ", bounds ({:.3}, {:.3})",

@@ -57,7 +57,7 @@ impl Progress {
         }
     }
 
-    /// So many steps of the current one have been taken or are on their way.
+    /// N steps of the current one have been taken or are on their way.
     pub fn step(&mut self, step: usize, steps: usize) {
         if self.changed.elapsed() < BETWEEN_STEPS {
             return;

@@ -4,14 +4,15 @@ use crate::base::{Error, Result};
 
 /// How the learning rate changes over a run of known length.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Schedule {
     /// The same rate throughout.
     Constant {
         /// The rate.
         rate: f64,
     },
-    /// Linear one-cycle: from `peak/start` up to `peak` at the share `rise` of the run, down to `peak/start` at the share
-    /// `fall`, then to `peak/(start·end)` at its end.
+    /// Linear one-cycle: from `peak/start` up to `peak` at the share `rise` of the run, down to
+    /// `peak/start` at the share `fall`, then to `peak/(start·end)` at its end.
     OneCycle {
         /// The largest rate.
         peak: f64,
@@ -24,7 +25,8 @@ pub enum Schedule {
         /// The first rate over the last.
         end: f64,
     },
-    /// A rate, multiplied by a factor at each of some shares of the run; up to a first share it grows from zero.
+    /// A rate, multiplied by a factor at each of some shares of the run; up to a first share it
+    /// grows from zero.
     Steps {
         /// The rate.
         rate: f64,
@@ -101,7 +103,7 @@ impl Schedule {
                 }
                 positive("factor", *factor)?;
                 if at.iter().any(|s| !(0.0..=1.0).contains(s)) {
-                    return Err(Error::setting("at", at, "shares must lie in [0, 1]"));
+                    return Err(Error::setting("at", at, "shares must be in [0, 1]"));
                 }
                 Ok(())
             }
@@ -111,7 +113,7 @@ impl Schedule {
                     return Err(Error::setting(
                         "last",
                         last,
-                        "must lie between 0 and the first rate",
+                        "must be between 0 and the first rate",
                     ));
                 }
                 Ok(())

@@ -1,4 +1,5 @@
-//! The image classifier in small: it learns, its blocks are certified afterwards, and they can be inverted.
+//! The image classifier in small: it learns, its blocks are certified afterwards, and they can be
+//! inverted.
 
 use bilip::{BiLipschitz, ImageClassifier, InverseOptions, Model, Network, Rng, metrics};
 use bilip_burn::{
@@ -24,7 +25,7 @@ impl ModuleMapper<Flex> for InDouble {
     }
 }
 
-/// Stripes that lie, stand or lean, in random colors, with noise.
+/// Horizontal, vertical and diagonal stripes, in random colors, with noise.
 fn stripes(seed: u64) -> Dataset {
     let mut rng = Rng::new(seed);
     let (mut images, mut classes) = (Vec::new(), Vec::new());
@@ -92,7 +93,8 @@ fn a_small_image_classifier_learns_and_keeps_its_guarantee() {
         clock.elapsed().as_secs_f64(),
         trained.history.iter().map(|e| e.train_loss).collect::<Vec<_>>()
     );
-    // Stored, not trained: Fourier tables of 34, 10 and 4 frequencies, images of power iterations, projection, random features, moving means and variances.
+    // Stored, not trained: Fourier tables of 34, 10 and 4 frequencies, images of power iterations,
+    // projection, random features, moving means and variances.
     let tables = 2 * (34 * (64 + 64 + 9) + 10 * (16 + 16 + 9) + 4 * (4 + 4 + 9));
     let fixed = tables + (3 + 16 + 16) * 64 + 32 * 16 + 64 * 16 + (16 + 1) * 64 + 2 * 64;
     assert_eq!(trained.parameters, trained.model.num_params() - fixed);

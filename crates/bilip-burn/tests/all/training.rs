@@ -1,4 +1,5 @@
-//! The training loop: resumption after any interruption, damaged checkpoints, early stopping, bad settings.
+//! The training loop: resumption after any interruption, damaged checkpoints, early stopping, bad
+//! settings.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +19,8 @@ type B = Autodiff<Flex>;
 /// Long enough to be killed ten times on the way.
 const EPOCHS: usize = 500;
 
-/// The Rosenbrock function `(x−a)²/200 + ½(y−bx²)²` on [−2, 2]×[−1, 3], with a and b as the parameters.
+/// The Rosenbrock function `(x−a)²/200 + ½(y−bx²)²` on [−2, 2]×[−1, 3], with a and b as the
+/// parameters.
 fn moving_surface(rows: usize, seed: u64) -> Dataset {
     let mut rng = Rng::new(seed);
     let (mut x, mut p, mut y) = (Vec::new(), Vec::new(), Vec::new());

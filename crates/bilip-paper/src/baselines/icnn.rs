@@ -26,7 +26,8 @@ pub struct IcnnConfig {
 }
 
 impl IcnnConfig {
-    /// The network. Its positive weights start around `1/width`, so that the signal keeps its size through the layers.
+    /// The network. Its positive weights start around `1/width`, so that the signal keeps its size
+    /// through the layers.
     ///
     /// # Errors
     /// On sizes of zero.
@@ -70,8 +71,8 @@ impl IcnnConfig {
     }
 }
 
-/// An input-convex network (Amos et al. 2017): `z ← elu(z softplus(W) + x U + b)`, a scalar that is convex in x because
-/// every weight on z is positive and ELU is convex and nondecreasing.
+/// An input-convex network (Amos et al. 2017): `z ← elu(z softplus(W) + x U + b)`, a scalar that is
+/// convex in x because every weight on z is positive and ELU is convex and nondecreasing.
 #[derive(Module, Debug)]
 pub struct Icnn<B: Backend> {
     /// `ln(eʷ − 1)` of the positive weights w, `[before, width]`, of all layers but the first.

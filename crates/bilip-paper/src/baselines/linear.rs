@@ -16,7 +16,8 @@ use crate::error::{Error, Result};
 pub enum Normalization {
     /// `max(1, ‖W‖₂)`, the norm from a power iteration carried from step to step.
     Spectral,
-    /// `‖W‖_F`, as some published code does under the name of the former: `‖W‖₂ ≤ 1` holds, with much to spare.
+    /// `‖W‖_F`, as some published code does under the name of the former: `‖W‖₂ ≤ 1` holds, with
+    /// much to spare.
     Frobenius,
 }
 
@@ -34,7 +35,8 @@ pub struct NormalizedLinear<B: Backend> {
 }
 
 impl<B: Backend> NormalizedLinear<B> {
-    /// A layer with Glorot-normal weights and zero bias, its singular vector found to high accuracy.
+    /// A layer with Glorot-normal weights and zero bias, its singular vector found to high
+    /// accuracy.
     ///
     /// # Errors
     /// On sizes of zero.
@@ -88,7 +90,8 @@ impl<B: Backend> NormalizedLinear<B> {
                 .sqrt()
                 .unsqueeze(),
             Normalization::Spectral => {
-                // σ = u W vᵀ with both vectors held fixed: the derivative of a simple singular value.
+                // σ = u W vᵀ with both vectors held fixed: the derivative of a simple singular
+                // value.
                 let row = matmul(self.vector.val(), weight.clone());
                 let v = unit(row.clone().detach());
                 (row * v).sum_dim(1).clamp_min(1.0)

@@ -1,7 +1,8 @@
 //! i-ResNet and i-DenseNet.
 //!
-//! A residual layer is `αx + βg(x)` with `Lip(g) ≤ 1`, `α = (ν + μ)/2` and `β = (ν − μ)/2`: bi-Lipschitz with (μ, ν). What it
-//! lacks is tightness, since `Lip(g)` is bounded by a product of norms.
+//! A residual layer is `αx + βg(x)` with `Lip(g) ≤ 1`, `α = (ν + μ)/2` and `β = (ν − μ)/2`:
+//! bi-Lipschitz with (μ, ν). What it lacks is tightness, since `Lip(g)` is bounded by a product of
+//! norms.
 
 use bilip::{Activation, Bounds};
 use burn::module::{Module, Param};
@@ -20,8 +21,8 @@ use crate::error::{Error, Result};
 pub enum Branch {
     /// Layer after layer (i-ResNet, Behrmann et al. 2019).
     Chain,
-    /// Every layer sees all before it, concatenated with learned weights `η₁² + η₂² = 1` (i-DenseNet, Perugachi-Diaz et
-    /// al. 2021).
+    /// Every layer sees all before it, concatenated with learned weights `η₁² + η₂² = 1`
+    /// (i-DenseNet, Perugachi-Diaz et al. 2021).
     Dense,
 }
 
@@ -210,8 +211,8 @@ impl<B: Backend> ResidualNet<B> {
         self.layers.iter().fold(x, |x, layer| layer.forward(x))
     }
 
-    /// The bounds claimed: what the parameterization is meant to keep. The power iteration sees a norm from below, so
-    /// that only [`certified_bounds`](Self::certified_bounds) is a proof.
+    /// The bounds claimed: what the parameterization is meant to keep. The power iteration sees a
+    /// norm from below, so that only [`certified_bounds`](Self::certified_bounds) is a proof.
     ///
     /// # Errors
     /// When a learned bound has left the range of numbers.

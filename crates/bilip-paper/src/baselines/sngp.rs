@@ -64,7 +64,8 @@ impl SngpConfig {
     }
 }
 
-/// The feature map of SNGP (Liu et al. 2020): residual layers `x + c·relu(Wx + b)` with `‖W‖ ≤ 1`, dropout on the branch while training.
+/// The feature map of SNGP (Liu et al. 2020): residual layers `x + c·relu(Wx + b)` with `‖W‖ ≤ 1`,
+/// dropout on the branch while training.
 #[derive(Module, Debug)]
 pub struct Sngp<B: Backend> {
     layers: Vec<NormalizedLinear<B>>,
@@ -86,10 +87,12 @@ impl<B: Backend> Sngp<B> {
         )?)
     }
 
-    /// Bounds proved for the weights as they are: the power iteration may not have caught up with them.
+    /// Bounds proved for the weights as they are: the power iteration may not have caught up with
+    /// them.
     ///
     /// # Errors
-    /// When a layer's branch is proved no better than 1-Lipschitz, so that nothing is left of the lower bound.
+    /// When a layer's branch is proved no better than 1-Lipschitz, so that nothing is left of the
+    /// lower bound.
     pub fn certified_bounds(&self) -> Result<Bounds> {
         let (mut mu, mut nu) = (1.0, 1.0);
         for layer in &self.layers {

@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 /// Settings of a [`WideResNet`]: the feature map of SNGP on images (Liu et al. 2020).
 #[derive(Config, Debug, PartialEq)]
 pub struct WideResNetConfig {
-    /// The bound on every residual branch: that on the norm of its second convolution, where its first and the shortcut have 1.
+    /// The bound on every residual branch: that on the norm of its second convolution, where its
+    /// first and the shortcut have 1.
     pub bound: f64,
     /// Channels are 16 times this in the first stage, 32 and 64 in the others.
     pub width: usize,
@@ -25,14 +26,16 @@ pub struct WideResNetConfig {
     /// Residual blocks of each of the three stages; four make 28 layers.
     #[config(default = 4)]
     pub blocks: usize,
-    /// Whether there is batch normalization before every activation of the branches, too: better, and without any guarantee.
+    /// Whether there is batch normalization before every activation of the branches, too: better,
+    /// and without any guarantee.
     #[config(default = false)]
     pub batch_norm: bool,
-    /// Share of the channels of an image that are left out at random before every convolution of a branch while training;
-    /// the published network has 0.1.
+    /// Share of the channels of an image that are left out at random before every convolution of a
+    /// branch while training; the published network has 0.1.
     #[config(default = 0.0)]
     pub dropout: f64,
-    /// Whether kernels are scaled down after every step, as the published code does, instead of in the forward pass.
+    /// Whether kernels are scaled down after every step, as the published code does, instead of in
+    /// the forward pass.
     #[config(default = false)]
     pub projected: bool,
     /// Numbers that the head sees.
@@ -115,7 +118,8 @@ impl WideResNetConfig {
     }
 }
 
-/// `shortcut(x) + W₂∗relu(W₁∗relu(x) + b₁) + b₂`, with batch normalization before the activations or without. (A bias of the shortcut would be one with `b₂`.)
+/// `shortcut(x) + W₂∗relu(W₁∗relu(x) + b₁) + b₂`, with batch normalization before the activations
+/// or without. (A bias of the shortcut would be one with `b₂`.)
 #[derive(Module, Debug)]
 struct ResidualBlock<B: Backend> {
     first_norm: Option<BatchNorm<B>>,
@@ -186,8 +190,9 @@ impl<B: Backend> ResidualBlock<B> {
     }
 }
 
-/// The feature map of SNGP on images: a wide residual network whose convolutions have bounded norm; then batch normalization, ReLU, the mean over the image and a
-/// fixed random projection, as in [`ConvFeatures`].
+/// The feature map of SNGP on images: a wide residual network whose convolutions have bounded norm;
+/// then batch normalization, ReLU, the mean over the image and a fixed random projection, as in
+/// [`ConvFeatures`].
 #[derive(Module, Debug)]
 pub struct WideResNet<B: Backend> {
     first: NormalizedConv<B>,
@@ -274,7 +279,8 @@ mod tests {
             let x = Tensor::<Flex, 2>::ones([2, 3 * 1024], (&device, DType::F32));
             assert_eq!(net.predict(x, None).dims(), [2, 7]);
             assert!(net.penalty().is_some());
-            // As they start, kernels exceed their bounds and are taken down to them; what is proved is a little more.
+            // As they start, kernels exceed their bounds and are taken down to them; what is proved
+            // is a little more.
             for block in &net.blocks {
                 let parts = [
                     (Some(&block.first), 1.0),
@@ -290,7 +296,8 @@ mod tests {
             }
             assert!(net.first.certified_norm()? < 6.5);
         }
-        // Stages of 16, 32 and 64: two kernels of 3 × 3 a block, one of 1 × 1 where the shape changes.
+        // Stages of 16, 32 and 64: two kernels of 3 × 3 a block, one of 1 × 1 where the shape
+        // changes.
         let net = WideResNetConfig::new(0.65, 1).init::<Flex>(&device)?;
         let weights: usize = std::iter::once(3 * 16 * 9)
             .chain((0..3).map(|k| {

@@ -10,7 +10,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::baselines::{IcnnConfig, ResidualConfig, ResidualNet};
-use crate::config::{Kind, ModelConfig};
+use crate::config::{ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
 use crate::run::{Experiment, Job};
 
@@ -177,7 +177,7 @@ fn train_model<B: AutodiffBackend>(
             .with_seed(seed)
     };
     Ok(match config.kind {
-        Kind::Monlip => {
+        ModelFamily::Monlip => {
             let trained = fit(
                 layer(bounds_mode(config)?).init::<B>(device)?,
                 table,
@@ -196,7 +196,7 @@ fn train_model<B: AutodiffBackend>(
                 network: Some(Network::MonLip(frozen)),
             }
         }
-        Kind::Plnet => {
+        ModelFamily::Plnet => {
             let net = BiLipNetConfig::new(config.depth, layer(bounds_mode(config)?)).init::<B>(device)?;
             let trained = fit(PlNet::new(net), table, experiment, job)?;
             let frozen = trained.model.freeze::<f64>()?;
@@ -211,7 +211,7 @@ fn train_model<B: AutodiffBackend>(
                 network: Some(Network::PlNet(frozen)),
             }
         }
-        Kind::Mlp => {
+        ModelFamily::Mlp => {
             let mut sizes = config.hidden.clone();
             sizes.push(n);
             let net = MlpConfig::new(n, sizes).with_seed(seed).init::<B>(device)?;
@@ -226,7 +226,7 @@ fn train_model<B: AutodiffBackend>(
                 certified: None,
             }
         }
-        Kind::Icnn => {
+        ModelFamily::Icnn => {
             let model = IcnnConfig::new(n, config.hidden.clone())
                 .with_seed(seed)
                 .init::<B>(device)?;
@@ -240,13 +240,13 @@ fn train_model<B: AutodiffBackend>(
                 certified: None,
             }
         }
-        Kind::GpBilipnet | Kind::GpSngp | Kind::ConvBilipnet | Kind::ConvSngp => {
+        ModelFamily::GpBilipnet | ModelFamily::GpSngp | ModelFamily::ConvBilipnet | ModelFamily::ConvSngp => {
             return Err(Error::config(&config.name, "belongs to the experiment moons"));
         }
-        Kind::IResnet | Kind::IDensenet => {
+        ModelFamily::IResnet | ModelFamily::IDensenet => {
             let bounds = bounds_mode(config)?;
             let mut residual = match config.kind {
-                Kind::IResnet => ResidualConfig::i_resnet(n, &config.hidden, config.depth, bounds),
+                ModelFamily::IResnet => ResidualConfig::i_resnet(n, &config.hidden, config.depth, bounds),
                 _ => ResidualConfig::i_densenet(n, &config.hidden, config.depth, bounds),
             };
             residual.seed = seed;

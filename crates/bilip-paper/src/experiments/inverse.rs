@@ -1,8 +1,8 @@
 //! Inverting random monotone layers: error against steps for several step sizes and methods.
 
 use bilip::{
-    Activation, BiLipschitz, Bounds, DavisYin, DouglasRachford, ForwardStep, InverseOptions, Method, MonLip,
-    MonLipFree, Newton, Rng,
+    BiLipschitz, Bounds, DavisYin, DouglasRachford, ForwardStep, InverseOptions, Method, MonLip, MonLipFree,
+    Newton, RandomLayer, Rng,
 };
 
 use crate::config::Reference;
@@ -68,7 +68,8 @@ fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> 
             let (mut arrived, mut shown) = (Vec::new(), Vec::new());
             for seed in 0..seeds as u64 {
                 let mut rng = Rng::new(6_000 + seed);
-                let free = MonLipFree::random(n, &[width; 6], bounds, Activation::Relu, 1.0, &mut rng)?;
+                let free =
+                    MonLipFree::random(&RandomLayer::new(n, &[width; 6], bounds).with_bias(1.0), &mut rng)?;
                 let layer = MonLip::<f64>::from_free(&free)?;
                 let y = layer.forward(&rng.normals(BATCH * n))?;
                 let inverse = layer.inverse(

@@ -1,4 +1,5 @@
-//! Two moons under a Gaussian process: does the uncertainty tell the data from what lies outside of it?
+//! Two moons under a Gaussian process: does the uncertainty tell the data from what is outside of
+//! it?
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 
 use super::{Hidden, fit, job_result};
 use crate::baselines::SngpConfig;
-use crate::config::Kind;
+use crate::config::ModelFamily;
 use crate::data;
 use crate::error::{Error, Result};
 use crate::files;
@@ -110,7 +111,7 @@ impl OnDevice for Work<'_> {
             .with_seed(7_000 + seed)
             .init::<B>(device)?;
         match model.kind {
-            Kind::GpBilipnet => {
+            ModelFamily::GpBilipnet => {
                 let bounds = Bounds::new((1.0 - c).powi(LAYERS), (1.0 + c).powi(LAYERS))?;
                 let layer =
                     MonLipConfig::new(WIDTH, model.hidden.clone(), BoundsMode::Fixed(bounds)).with_seed(seed);
@@ -136,7 +137,7 @@ impl OnDevice for Work<'_> {
                     ..rest
                 })
             }
-            Kind::GpSngp => {
+            ModelFamily::GpSngp => {
                 let net = SngpConfig::new(WIDTH, model.depth, c)
                     .with_seed(seed)
                     .init::<B>(device)?;
@@ -184,8 +185,9 @@ impl Work<'_> {
     }
 }
 
-/// Smallest and largest slope of the feature map found at points of the data: along the directions of its coordinates, and along those that its Jacobian there
-/// shrinks and stretches most. Measured, not proved.
+/// Smallest and largest slope of the feature map found at points of the data: along the directions
+/// of its coordinates, and along those that its Jacobian there shrinks and stretches most.
+/// Measured, not proved.
 fn slopes<B: Backend, M: Module<B> + Predict<B>>(
     net: &GpNet<B, M>,
     x: &[f64],

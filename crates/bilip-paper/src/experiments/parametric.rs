@@ -1,4 +1,4 @@
-//! A partial PL network: for every parameter one minimum, and where it lies.
+//! A partial PL network: for every parameter one minimum, and where it is.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,8 @@ fn run(experiment: &Experiment, job: &Job) -> Result<JobResult> {
     let loss =
         |t: &Dataset| -> Result<f64> { Ok(half_mse(&net.value(t.inputs(), t.parameters())?, t.targets())) };
     let test = data::parametric(config.test, &mut Rng::new(3_999))?;
-    // The true value at the computed minima, where the true minimum (a, ba²) is in the rectangle of the data.
+    // The true value at the computed minima, where the true minimum (a, ba²) is in the rectangle of
+    // the data.
     let mut rng = Rng::new(3_998);
     let p: Vec<f64> = (0..400).map(|_| 2.0 * rng.uniform() - 1.0).collect();
     let minima = net.minimize(&p, &InverseOptions::default())?;

@@ -172,7 +172,8 @@ fn finish(f: fn(f64, f64) -> f64, experiment: &Experiment, result: &mut Experime
     Ok(())
 }
 
-/// What the best of the training points would have given: the same budget of evaluations, without a surrogate.
+/// What the best of the training points would have given: the same budget of evaluations, without a
+/// surrogate.
 fn random_search(
     experiment: &Experiment,
     result: &mut ExperimentResult,

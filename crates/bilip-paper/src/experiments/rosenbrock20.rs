@@ -6,7 +6,7 @@ use bilip::{InverseOptions, Model, Network, Rng};
 use bilip_burn::Dataset;
 
 use super::{fit, half_mse, job_result};
-use crate::config::{Kind, Reference};
+use crate::config::{ModelFamily, Reference};
 use crate::data;
 use crate::error::Result;
 use crate::files;
@@ -97,10 +97,10 @@ fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> 
     for (metric, title) in [("train_loss", "training loss"), ("test_loss", "test loss")] {
         let mut panel = Panel::new(title, "distortion τ", "½·MSE").x_log().y_log();
         for (k, (kind, other_rate, label)) in [
-            (Kind::Plnet, false, "PLNet"),
-            (Kind::IResnet, false, "i-ResNet"),
-            (Kind::IDensenet, false, "i-DenseNet"),
-            (Kind::Plnet, true, "PLNet, larger rate"),
+            (ModelFamily::Plnet, false, "PLNet"),
+            (ModelFamily::IResnet, false, "i-ResNet"),
+            (ModelFamily::IDensenet, false, "i-DenseNet"),
+            (ModelFamily::Plnet, true, "PLNet, larger rate"),
         ]
         .into_iter()
         .enumerate()

@@ -1,4 +1,5 @@
-//! Computing the minimum of the trained 20-dimensional surrogates: gap against steps, and against time.
+//! Computing the minimum of the trained 20-dimensional surrogates: gap against steps, and against
+//! time.
 
 use std::time::Instant;
 
@@ -124,8 +125,9 @@ fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> 
         };
         for (k, (name, method)) in methods.into_iter().enumerate() {
             let (mut points, mut seconds) = (Vec::new(), 0.0);
-            // The first-order methods are stopped after a number of steps. Newton ends with steps on the whole network, which
-            // no such limit stops: it is asked for less and less error, and its steps are counted.
+            // The first-order methods are stopped after a number of steps. Newton ends with steps
+            // on the whole network, which no such limit stops: it is asked for less and less error,
+            // and its steps are counted.
             let newton = matches!(method, Method::Newton(_));
             let goals: Vec<(f64, Option<usize>)> = if newton {
                 (0..13).map(|k| (10f64.powi(-k), None)).collect()

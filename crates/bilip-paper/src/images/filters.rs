@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 const AREA: usize = SIDE * SIDE;
 
-/// What lies beyond the border of a picture.
+/// What is beyond the border of a picture.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Border {
     /// The outermost pixel, again and again.
@@ -64,7 +64,8 @@ pub(super) fn blurred(x: &[f64], deviation: f64, cut: f64, border: Border) -> Ve
     along(&along(x, false), true)
 }
 
-/// A filter by its entries that are not zero: where they are taken from, downwards and to the right, and their weights.
+/// A filter by its entries that are not zero: where they are taken from, downwards and to the
+/// right, and their weights.
 pub(super) type Taps = Vec<((isize, isize), f64)>;
 
 pub(super) fn filtered(x: &[f64], taps: &Taps, border: Border) -> Vec<f64> {
@@ -108,7 +109,8 @@ pub(super) fn disk(radius: f64, alias: f64) -> Taps {
         .collect()
 }
 
-/// Half a Gaussian along a line: what moves while the shutter is open. The angle is in degrees; the filter that ImageMagick has.
+/// Half a Gaussian along a line: what moves while the shutter is open. The angle is in degrees; the
+/// filter that ImageMagick has.
 pub(super) fn motion(radius: f64, deviation: f64, angle: f64) -> Taps {
     let width = 2 * radius.ceil() as usize + 1;
     let weight = |k: usize| (-0.5 * (k as f64 / deviation).powi(2)).exp();
@@ -120,7 +122,8 @@ pub(super) fn motion(radius: f64, deviation: f64, angle: f64) -> Taps {
         .collect()
 }
 
-/// The middle of every plane enlarged to the whole, linear between pixels: for every row and column, the pixel before its place and the share of the next.
+/// The middle of every plane enlarged to the whole, linear between pixels: for every row and
+/// column, the pixel before its place and the share of the next.
 pub(super) fn zoom(factor: f64) -> Vec<(usize, f64)> {
     let kept = (SIDE as f64 / factor).ceil() as usize;
     let first = (SIDE - kept) / 2;
@@ -162,7 +165,8 @@ pub(super) fn warped(x: &[f64], from: impl Fn(usize, usize) -> (f64, f64), borde
         .collect()
 }
 
-/// The affine map of the plane that takes three points to three others, `[x, y]` each: two rows of `a·x + b·y + c`.
+/// The affine map of the plane that takes three points to three others, `[x, y]` each: two rows of
+/// `a·x + b·y + c`.
 pub(super) fn affine(from: [[f64; 2]; 3], to: [[f64; 2]; 3]) -> [[f64; 3]; 2] {
     let [u, v] = [1, 2].map(|k| [from[k][0] - from[0][0], from[k][1] - from[0][1]]);
     let determinant = u[0] * v[1] - u[1] * v[0];
@@ -174,7 +178,8 @@ pub(super) fn affine(from: [[f64; 2]; 3], to: [[f64; 2]; 3]) -> [[f64; 3]; 2] {
     })
 }
 
-/// A picture moved by a random affine map and stretched like rubber: the largest shift of the corners, and deviation and size of the smooth shifts.
+/// A picture moved by a random affine map and stretched like rubber: the largest shift of the
+/// corners, and deviation and size of the smooth shifts.
 pub(super) fn rubber(x: &[f64], corners: f64, deviation: f64, size: f64, rng: &mut Rng) -> Vec<f64> {
     let mut shift = |by: f64| by * (2.0 * rng.uniform() - 1.0);
     let (low, high) = ((SIDE / 2 - SIDE / 3) as f64, (SIDE / 2 + SIDE / 3) as f64);
@@ -203,7 +208,8 @@ pub(super) fn rubber(x: &[f64], corners: f64, deviation: f64, size: f64, rng: &m
     )
 }
 
-/// Every pixel but those of the border replaced by itself or a neighbor above or to the left, at random, one after the other.
+/// Every pixel but those of the border replaced by itself or a neighbor above or to the left, at
+/// random, one after the other.
 pub(super) fn shuffled(x: &mut [f64], rng: &mut Rng) {
     for p in (2..SIDE).rev() {
         for q in (2..SIDE).rev() {
@@ -216,7 +222,8 @@ pub(super) fn shuffled(x: &mut [f64], rng: &mut Rng) {
     }
 }
 
-/// A cloud between 0 and 1: the diamond-square fractal on a torus, its steps shrinking by the square of the decay.
+/// A cloud between 0 and 1: the diamond-square fractal on a torus, its steps shrinking by the
+/// square of the decay.
 pub(super) fn plasma(decay: f64, rng: &mut Rng) -> Vec<f64> {
     let mut map = vec![0.0f64; AREA];
     let place = |p: usize, q: usize| (p % SIDE) * SIDE + q % SIDE;
@@ -307,7 +314,8 @@ pub(super) fn compressed(image: &[u8], quality: u8) -> Result<Vec<u8>> {
     Ok((0..PIXELS).map(|k| raw[k % AREA * 3 + k / AREA]).collect())
 }
 
-/// Planes of another side. A pixel is the mean of the old ones whose centers lie in it, as pictures are resized by their box filter; enlarged, it is the nearest one.
+/// Planes of another side. A pixel is the mean of the old ones whose centers are in it, as pictures
+/// are resized by their box filter; enlarged, it is the nearest one.
 pub(super) fn resized(x: &[u8], from: usize, to: usize) -> Vec<u8> {
     let scale = from as f64 / to as f64;
     let half = 0.5 * scale.max(1.0);

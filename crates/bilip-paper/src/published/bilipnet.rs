@@ -10,8 +10,9 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::error::{Error, Result};
 
-/// A `BiLipNet` with the slip of the published two-moons code: there the position in Q is set to a layer's width
-/// instead of being moved on by it (`=+` for `+=`), so every hidden layer after the second takes the second's rows of Q.
+/// A `BiLipNet` with the slip of the published two-moons code: there the position in Q is set to a
+/// layer's width instead of being moved on by it (`=+` for `+=`), so every hidden layer after the
+/// second takes the second's rows of Q.
 ///
 /// Then `S` no longer has the norm that ν rests on.
 #[derive(Module, Debug)]
@@ -53,8 +54,8 @@ impl<B: Backend> PublishedBiLipNet<B> {
     /// The network that the settings give without the slip, with it.
     ///
     /// # Errors
-    /// On settings out of range, when hidden widths differ, where the published code stops, and for activations with a
-    /// learned ψ, which it was not written for.
+    /// On settings out of range, when hidden widths differ, where the published code stops, and for
+    /// activations with a learned ψ, which it was not written for.
     pub fn new(config: &BiLipNetConfig, device: &B::Device) -> Result<Self> {
         let layer = &config.layer;
         if layer.units.windows(2).any(|w| w[0] != w[1]) {

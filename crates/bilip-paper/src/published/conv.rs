@@ -6,8 +6,8 @@ use crate::error::Result;
 
 /// The bounds that the published convolutional layer has where it claims others.
 ///
-/// It scales x by √γ before x goes into the skip connection ½(μ + ν)x of its form of the layer, which is
-/// `½(μ + ν)(√γ − 1)x` too much: the layer is that of bounds moved by this factor.
+/// It scales x by √γ before x goes into the skip connection ½(μ + ν)x of its form of the layer,
+/// which is `½(μ + ν)(√γ − 1)x` too much: the layer is that of bounds moved by this factor.
 ///
 /// # Errors
 /// When that leaves no positive μ.
@@ -20,7 +20,7 @@ pub fn conv_bounds(claimed: Bounds) -> Result<Bounds> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bilip::{Activation, BiLipschitz, ConvFree, ConvMonLip, Rng};
+    use bilip::{BiLipschitz, ConvFree, ConvMonLip, RandomConvLayer, Rng};
 
     #[test]
     fn the_published_layer_has_other_bounds_than_it_claims() {
@@ -29,7 +29,7 @@ mod tests {
         let bounds = conv_bounds(claimed).unwrap();
         assert!((bounds.mu() - 1.53).abs() < 0.005 && (bounds.nu() - 4.67).abs() < 0.005);
         let mut rng = Rng::new(1);
-        let free = ConvFree::random(2, 4, &[3, 3], 3, claimed, Activation::Relu, 0.5, &mut rng).unwrap();
+        let free = ConvFree::random(&RandomConvLayer::new(2, 4, &[3, 3], claimed), &mut rng).unwrap();
         let ours = ConvMonLip::<f64>::from_free(&free).unwrap();
         let theirs = ConvMonLip::<f64>::from_free(&ConvFree { bounds, ..free }).unwrap();
         // The published formula: ours, and x times what the slip adds.

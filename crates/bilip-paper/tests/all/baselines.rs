@@ -112,7 +112,8 @@ fn residual_baselines_train_and_keep_their_bounds() {
                     certified.nu() <= 1.02 * claimed.nu() && certified.mu() >= 0.9 * claimed.mu(),
                     "{name}"
                 ),
-                // A Frobenius norm leaves most of the room unused: that is the defect of the published variant.
+                // A Frobenius norm leaves most of the room unused: that is the defect of the
+                // published variant.
                 Normalization::Frobenius => assert!(
                     certified.nu() < 0.9 * claimed.nu() && certified.mu() > 1.1 * claimed.mu(),
                     "{name}"

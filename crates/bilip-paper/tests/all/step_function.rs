@@ -1,4 +1,5 @@
-//! The paper's first experiment, as a test that training works: a step function under bounds (0.1, 10).
+//! The paper's first experiment, as a test that training works: a step function under bounds (0.1,
+//! 10).
 
 use bilip::{BiLipschitz, Bounds, Rng};
 use bilip_burn::{BoundsMode, MonLipConfig, Schedule, TrainConfig, train};
@@ -7,7 +8,8 @@ use burn::backend::{Autodiff, Flex};
 
 type B = Autodiff<Flex>;
 
-/// Trains as published and returns the frozen layer's loss on the 500-point grid and its measured slopes.
+/// Trains as published and returns the frozen layer's loss on the 500-point grid and its measured
+/// slopes.
 fn run(seed: u64) -> (f64, f64, f64) {
     let bounds = Bounds::new(0.1, 10.0).unwrap();
     let config = MonLipConfig {

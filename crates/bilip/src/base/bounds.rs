@@ -1,11 +1,12 @@
-//! Bi-Lipschitz bounds as somebody chose them, and as somebody claims them. Proved ones are another type,
-//! [`Proved`](crate::Proved).
+//! Bi-Lipschitz bounds as somebody chose them, and as somebody claims them. Proved ones are another
+//! type, [`Proved`](crate::Proved).
 
 use serde::{Deserialize, Serialize};
 
 use crate::base::error::{Error, Result};
 
-/// A pair `0 < μ ≤ ν`, both within 1e±100, for `μ‖Δx‖ ≤ ‖ΔG‖ ≤ ν‖Δx‖`: the numbers a layer is *designed* with.
+/// A pair `0 < μ ≤ ν`, both within 1e±100, for `μ‖Δx‖ ≤ ‖ΔG‖ ≤ ν‖Δx‖`: the numbers a layer is
+/// *designed* with.
 ///
 /// Nothing is proved by having them: see [`Proved`](crate::Proved).
 ///
@@ -49,8 +50,8 @@ impl Bounds {
     /// Inverse-Lipschitz bound `mu` and Lipschitz bound `nu`.
     ///
     /// # Errors
-    /// Unless `1e-100 ≤ mu ≤ nu ≤ 1e100`: beyond, squares and quotients would leave the range of f64 and take the proofs
-    /// with them.
+    /// Unless `1e-100 ≤ mu ≤ nu ≤ 1e100`: beyond, squares and quotients would leave the range of
+    /// f64 and take the proofs with them.
     pub fn new(mu: f64, nu: f64) -> Result<Self> {
         if !(1e-100..=1e100).contains(&mu) {
             return Err(Error::setting(
@@ -72,10 +73,12 @@ impl Bounds {
         Ok(Bounds { mu, nu })
     }
 
-    /// Bounds from any two of `μ`, `ν` and the distortion `τ = ν/μ`; from `τ` alone, `μ = 1/√τ` and `ν = √τ`.
+    /// Bounds from any two of `μ`, `ν` and the distortion `τ = ν/μ`; from `τ` alone, `μ = 1/√τ` and
+    /// `ν = √τ`.
     ///
     /// # Errors
-    /// On fewer facts than that, on values out of range, and on three values that contradict each other.
+    /// On fewer facts than that, on values out of range, and on three values that contradict each
+    /// other.
     pub fn from_parts(mu: Option<f64>, nu: Option<f64>, distortion: Option<f64>) -> Result<Self> {
         if let Some(tau) = distortion
             && !(tau >= 1.0 && tau.is_finite())
@@ -126,7 +129,8 @@ impl Bounds {
         self.nu / self.mu
     }
 
-    /// Bounds of the composition of two maps that have these, rounded outwards where a product is inexact.
+    /// Bounds of the composition of two maps that have these, rounded outwards where a product is
+    /// inexact.
     ///
     /// # Errors
     /// When a product leaves the range.

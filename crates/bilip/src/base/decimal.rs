@@ -1,7 +1,7 @@
 //! Proved numbers as text: decimals on the safe side, and JSON that can say "infinite".
 
-/// `value` as a decimal of at most `digits` significant digits that is **not below** it: what is proved to be at most
-/// `value` is at most this.
+/// `value` as a decimal of at most `digits` significant digits that is **not below** it: what is
+/// proved to be at most `value` is at most this.
 ///
 /// The comparison is with the exact binary number, not with a rounding of it.
 ///
@@ -9,7 +9,7 @@
 /// use bilip::{at_least, at_most};
 /// assert_eq!(at_most(1.0 / 3.0, 3), "0.334");
 /// assert_eq!(at_least(1.0 / 3.0, 3), "0.333");
-/// // The double nearest to 0.7 lies below 0.7.
+/// // The double nearest to 0.7 is below 0.7.
 /// assert_eq!(at_least(0.7, 17), "0.69999999999999995");
 /// assert_eq!(at_most(f64::INFINITY, 3), "inf");
 /// ```
@@ -17,7 +17,8 @@ pub fn at_most(value: f64, digits: usize) -> String {
     directed(value, digits, value > 0.0)
 }
 
-/// `value` as a decimal of at most `digits` significant digits that is **not above** it; see [`at_most`].
+/// `value` as a decimal of at most `digits` significant digits that is **not above** it; see
+/// [`at_most`].
 pub fn at_least(value: f64, digits: usize) -> String {
     directed(value, digits, value < 0.0)
 }
@@ -78,7 +79,8 @@ fn directed(value: f64, digits: usize, away: bool) -> String {
     format!("{sign}{plain}")
 }
 
-/// Numbers in JSON: as they are, or one of the strings `"inf"`, `"-inf"` and `"nan"`, which JSON has no numbers for.
+/// Numbers in JSON: as they are, or one of the strings `"inf"`, `"-inf"` and `"nan"`, which JSON
+/// has no numbers for.
 ///
 /// For `#[serde(with = "bilip::json_number")]`.
 pub mod json {

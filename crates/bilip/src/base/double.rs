@@ -1,4 +1,5 @@
-//! Double-double arithmetic: a number as the unevaluated sum of two, by error-free products and sums.
+//! Double-double arithmetic: a number as the unevaluated sum of two, by error-free products and
+//! sums.
 
 use faer::MatRef;
 
@@ -18,7 +19,8 @@ impl Pair {
     }
 }
 
-/// Relative error of a double-double sum of `k` products: `3k²u²` (Ogita, Rump, Oishi 2005), with room.
+/// Relative error of a double-double sum of `k` products: `3k²u²` (Ogita, Rump, Oishi 2005), with
+/// room.
 pub(crate) fn double_gamma(k: usize) -> f64 {
     let ku = (k as f64 + 8.0) * UNIT_ROUNDOFF;
     8.0 * ku * ku
@@ -32,8 +34,8 @@ pub(crate) fn add_product(
     acc_hi: &mut [f64],
     acc_lo: &mut [f64],
 ) {
-    // Columns of zeros are passed over (about half of them behind a ReLU); the others are taken four at a time, so
-    // that the sums are loaded and stored once for four products.
+    // Columns of zeros are passed over (about half of them behind a ReLU); the others are taken
+    // four at a time, so that the sums are loaded and stored once for four products.
     let used: Vec<usize> = (0..a.ncols())
         .filter(|j| x_hi[*j] != 0.0 || x_lo[*j] != 0.0)
         .collect();

@@ -9,7 +9,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What was wrong, where, and the facts needed to put it right.
 ///
-/// Not converging is never an error: solvers report it as a [`Status`](crate::Status) with its numbers.
+/// Not converging is never an error: solvers report it as a [`Status`](crate::Status) with its
+/// numbers.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -7,9 +7,9 @@ use crate::base::error::{Error, Result};
 
 /// Writes a file atomically: under a temporary name beside its place, from where it is moved there.
 ///
-/// A symbolic link is followed: the file that it points to is replaced, and the link stays. Only a regular file is ever
-/// replaced, and keeps its permissions; a device, a pipe or an open file (`/dev/stdout`, `/dev/fd/3`) is written to. That
-/// the reader of a pipe has gone is not an error.
+/// A symbolic link is followed: the file that it points to is replaced, and the link stays. Only a
+/// regular file is ever replaced, and keeps its permissions; a device, a pipe or an open file
+/// (`/dev/stdout`, `/dev/fd/3`) is written to. That the reader of a pipe has gone is not an error.
 ///
 /// # Errors
 /// When the operating system refuses, and on a chain of links that leads nowhere.
@@ -56,7 +56,8 @@ pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Where a path leads once its links are followed, and whether that is a file which this process has open.
+/// Where a path leads once its links are followed, and whether that is a file which this process
+/// has open.
 fn destination(path: &Path) -> std::io::Result<(PathBuf, bool)> {
     let mut at = path.to_path_buf();
     // As many links as the system itself follows.

@@ -1,4 +1,5 @@
-//! Threads, in one place: with the feature `rayon` off, every loop here runs on the caller's thread.
+//! Threads, in one place: with the feature `rayon` off, every loop here runs on the caller's
+//! thread.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -8,12 +9,13 @@ use faer::Par;
 
 /// A value that is computed when it is first needed, and then kept.
 ///
-/// **Nothing is locked while it is computed.** `OnceLock::get_or_init` with a closure that uses the pool deadlocks: a
-/// worker that waits inside the closure takes up another job, which asks for the same value and waits for itself; and a
-/// caller outside the pool that holds the lock waits for workers that wait for the lock. Here threads that come at the
-/// same time each compute the value, the first result is kept, and on a worker of the pool it is computed without the
-/// pool. This is the only lazy cell of the crate; a test refuses others. Fill it before a parallel region where that
-/// is possible (`Stack::prepare`), so that it is computed once and on all cores.
+/// **Nothing is locked while it is computed.** `OnceLock::get_or_init` with a closure that uses the
+/// pool deadlocks: a worker that waits inside the closure takes up another job, which asks for the
+/// same value and waits for itself; and a caller outside the pool that holds the lock waits for
+/// workers that wait for the lock. Here threads that come at the same time each compute the value,
+/// the first result is kept, and on a worker of the pool it is computed without the pool. This is
+/// the only lazy cell of the crate; a test refuses others. Fill it before a parallel region where
+/// that is possible (`Stack::prepare`), so that it is computed once and on all cores.
 #[derive(Clone, Debug)]
 pub(crate) struct Late<T>(OnceLock<T>);
 

@@ -6,7 +6,8 @@ use rand_chacha::rand_core::{Rng as _, SeedableRng};
 
 use crate::base::error::{Error, Result};
 
-/// A reproducible source of normal numbers: the same seed gives the same numbers on every machine and version.
+/// A reproducible source of normal numbers: the same seed gives the same numbers on every machine
+/// and version.
 #[derive(Clone, Debug)]
 pub struct Rng {
     source: ChaCha8Rng,

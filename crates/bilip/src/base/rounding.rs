@@ -2,16 +2,20 @@
 
 use crate::base::real::UNIT_ROUNDOFF;
 
-/// Guards the norms and sums below, themselves computed in f64: layers have at most [`MAX_UNITS`] terms to a sum.
+/// Guards the norms and sums below, themselves computed in f64: layers have at most [`MAX_UNITS`]
+/// terms to a sum.
 pub(crate) const SAFETY: f64 = 1.0 + 1e-9;
 
-/// Largest number of hidden units and inputs of a layer together; sums of this many terms are within [`SAFETY`].
+/// Largest number of hidden units and inputs of a layer together; sums of this many terms are
+/// within [`SAFETY`].
 pub(crate) const MAX_UNITS: usize = 4_000_000;
 
-/// Numbers so small that squares, products or quotients by ψ may have underflowed are counted at this size.
+/// Numbers so small that squares, products or quotients by ψ may have underflowed are counted at
+/// this size.
 const FLOOR: f64 = 1e-150;
 
-/// `γ_k = ku/(1 − ku)`, rounded up: relative error of `k` chained operations (Higham, Accuracy and Stability, §3.1).
+/// `γ_k = ku/(1 − ku)`, rounded up: relative error of `k` chained operations (Higham, Accuracy and
+/// Stability, §3.1).
 pub(crate) fn gamma(k: usize) -> f64 {
     let ku = k as f64 * UNIT_ROUNDOFF;
     if ku >= 0.5 {

@@ -50,7 +50,8 @@ impl Norms {
         }
     }
 
-    /// Entry by entry the largest of several: norms of a matrix that is block-diagonal in an orthonormal basis (Frobenius norms of its largest block).
+    /// Entry by entry the largest of several: norms of a matrix that is block-diagonal in an
+    /// orthonormal basis (Frobenius norms of its largest block).
     pub(crate) fn largest(all: Vec<Norms>) -> Self {
         let entries = |of: fn(&Norms) -> &Vec<f64>| -> Vec<f64> {
             let count = all.first().map_or(0, |n| of(n).len());

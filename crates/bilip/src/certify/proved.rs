@@ -4,9 +4,10 @@ use crate::base::bounds::{Bounds, Claimed};
 
 /// Bounds `μ‖Δx‖ ≤ ‖ΔG‖ ≤ ν‖Δx‖` that are **proved** of the stored weights: `0 ≤ μ ≤ ν ≤ ∞`.
 ///
-/// Only the proofs of this crate make values of this type. [`Bounds`] are numbers that somebody chose (a design),
-/// [`Claimed`] is what a network or a file says of itself; neither converts to this. `μ = 0` and `ν = ∞` say that
-/// nothing was proved on that side: error bounds that divide by μ are then infinite, not wrong.
+/// Only the proofs of this crate make values of this type. [`Bounds`] are numbers that somebody
+/// chose (a design), [`Claimed`] is what a network or a file says of itself; neither converts to
+/// this. `μ = 0` and `ν = ∞` say that nothing was proved on that side: error bounds that divide by
+/// μ are then infinite, not wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Proved {
     mu: f64,
@@ -23,7 +24,8 @@ impl Proved {
     /// What is true of every isometry.
     pub(super) const ISOMETRY: Proved = Proved { mu: 1.0, nu: 1.0 };
 
-    /// For proofs alone. Numbers too small or too large for products to be trusted count as nothing.
+    /// For proofs alone. Numbers too small or too large for products to be trusted count as
+    /// nothing.
     pub(super) fn new(mu: f64, nu: f64) -> Self {
         let mu = if (1e-280..=1e280).contains(&mu) { mu } else { 0.0 };
         let nu = if nu.is_nan() || nu > 1e280 {
@@ -55,7 +57,8 @@ impl Proved {
         }
     }
 
-    /// The two numbers as a plain pair, when there is a positive μ and a finite ν, both within 1e±100.
+    /// The two numbers as a plain pair, when there is a positive μ and a finite ν, both within
+    /// 1e±100.
     pub fn bounds(&self) -> Option<Bounds> {
         Bounds::new(self.mu, self.nu).ok()
     }
@@ -66,7 +69,8 @@ impl Proved {
         self.mu >= claim.mu() && self.nu <= claim.nu()
     }
 
-    /// The claim, if it follows: the same statement in rounder numbers. Otherwise what is proved, unchanged.
+    /// The claim, if it follows: the same statement in rounder numbers. Otherwise what is proved,
+    /// unchanged.
     pub(crate) fn as_claimed(self, claim: Claimed) -> Self {
         match self.implies(claim) {
             true => Proved {
@@ -79,7 +83,8 @@ impl Proved {
 
     /// Bounds of this map followed by another, rounded outwards where the products are not exact.
     pub fn then(&self, next: &Proved) -> Proved {
-        // A fused multiply-add gives the error of the product exactly, within the range that `new` admits.
+        // A fused multiply-add gives the error of the product exactly, within the range that `new`
+        // admits.
         let product = |a: f64, b: f64| (a * b, a.mul_add(b, -(a * b)));
         let (mu, below) = product(self.mu, next.mu);
         let nu = match self.nu.is_finite() && next.nu.is_finite() {
@@ -121,7 +126,7 @@ mod tests {
     fn products_are_rounded_outwards() {
         let third = Proved::new(1.0 / 3.0, 1.0 / 3.0);
         let ninth = third.then(&third);
-        // 2⁵⁴/3 is no whole number: the exact product lies strictly between neighboring numbers.
+        // 2⁵⁴/3 is no whole number: the exact product is strictly between neighboring numbers.
         assert!(ninth.mu() < ninth.nu());
         let exact = Proved::new(0.5, 4.0).then(&Proved::new(0.25, 2.0));
         assert_eq!((exact.mu(), exact.nu()), (0.125, 8.0));

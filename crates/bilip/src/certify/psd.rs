@@ -1,16 +1,21 @@
-//! Proofs that a symmetric matrix has no eigenvalue below a given number, with all rounding accounted for.
+//! Proofs that a symmetric matrix has no eigenvalue below a given number, with all rounding
+//! accounted for.
 //!
-//! The matrix is factored as `A − sI ≈ LLᵀ` in floating point. Whatever `L` came out, `LLᵀ` is positive semidefinite
-//! *exactly*, so with `E = (A − sI) − LLᵀ` we have `λmin(A) ≥ s − ‖E‖`. How `L` was computed does not matter; only
-//! `E` has to be bounded, and it is, a posteriori, far more sharply than the classical a-priori constant
-//! (about `n²u/2`; Rump, "Verification of positive definiteness", 2006) would allow:
+//! The matrix is factored as `A − sI ≈ LLᵀ` in floating point. Whatever `L` came out, `LLᵀ` is
+//! positive semidefinite *exactly*, so with `E = (A − sI) − LLᵀ` we have `λmin(A) ≥ s − ‖E‖`. How
+//! `L` was computed does not matter; only `E` has to be bounded, and it is, a posteriori, far more
+//! sharply than the classical a-priori constant (about `n²u/2`; Rump, "Verification of positive
+//! definiteness", 2006) would allow:
 //!
-//! * Split `L = L₁ + L₂` with `L₁` on the grid `2⁻²⁶ℤ`. The rows of `L` have norm about one, so every partial sum of
-//!   `L₁L₁ᵀ` is a multiple of `2⁻⁵²` below 2 and therefore exact, in whatever order a GEMM adds it up.
-//! * `LLᵀ − L₁L₁ᵀ = L₁L₂ᵀ + L₂Lᵀ` has entries below `√K·2⁻²⁶`; its rounding error is `γ_K` times that, about 1e-20.
+//! * Split `L = L₁ + L₂` with `L₁` on the grid `2⁻²⁶ℤ`. The rows of `L` have norm about one, so
+//!   every partial sum of `L₁L₁ᵀ` is a multiple of `2⁻⁵²` below 2 and therefore exact, in whatever
+//!   order a GEMM adds it up.
+//! * `LLᵀ − L₁L₁ᵀ = L₁L₂ᵀ + L₂Lᵀ` has entries below `√K·2⁻²⁶`; its rounding error is `γ_K` times
+//!   that, about 1e-20.
 //!
-//! Three GEMMs at full speed give `E` to about 1e-19 per entry. This lets certified rounding get away with a relative
-//! change of 1e-14 to 1e-12 where the classical constant would need 1e-10 and more.
+//! Three GEMMs at full speed give `E` to about 1e-19 per entry. This lets certified rounding get
+//! away with a relative change of 1e-14 to 1e-12 where the classical constant would need 1e-10 and
+//! more.
 
 use faer::linalg::cholesky::llt::factor::{LltParams, cholesky_in_place, cholesky_in_place_scratch};
 use faer::linalg::matmul::matmul;
@@ -30,10 +35,11 @@ use crate::base::rounding::{gamma, sum_up};
 /// Diagonal entries must not exceed one (scale by a power of two beforehand, which is exact).
 ///
 /// # Cost
-/// The blocks off the diagonal are what a file stores, `N` numbers in all. A diagonal block that is a multiple of the
-/// identity and much wider than the blocks beside it is eliminated first, which takes no factorization of its own, so
-/// every block that is factored has a side of at most `2√N` or 64: a proof takes memory for a multiple of `N` numbers
-/// and a multiple of `N√N` operations, whatever the widths are. (A forward pass takes `2N`.)
+/// The blocks off the diagonal are what a file stores, `N` numbers in all. A diagonal block that is
+/// a multiple of the identity and much wider than the blocks beside it is eliminated first, which
+/// takes no factorization of its own, so every block that is factored has a side of at most `2√N`
+/// or 64: a proof takes memory for a multiple of `N` numbers and a multiple of `N√N` operations,
+/// whatever the widths are. (A forward pass takes `2N`.)
 pub(crate) struct Arrow {
     pub(crate) diagonal: Vec<Diagonal>,
     pub(crate) sub: Vec<Mat<f64>>,
@@ -110,15 +116,18 @@ impl Arrow {
         self.corner.as_ref().map_or(0, Diagonal::size)
     }
 
-    /// A proved lower bound on the smallest eigenvalue, or `None` when it is below `shift` as far as can be seen.
+    /// A proved lower bound on the smallest eigenvalue, or `None` when it is below `shift` as far
+    /// as can be seen.
     pub(crate) fn eigenvalue_bound(&self, shift: f64) -> Option<f64> {
         let residual = self.factorization_residual(shift)?;
         Some((shift - residual).next_down())
     }
 
-    /// A proved positive lower bound on the smallest eigenvalue: the proof that the matrix is positive definite.
+    /// A proved positive lower bound on the smallest eigenvalue: the proof that the matrix is
+    /// positive definite.
     ///
-    /// `None` means that no proof was found: the smallest eigenvalue is negative, or too close to zero to tell.
+    /// `None` means that no proof was found: the smallest eigenvalue is negative, or too close to
+    /// zero to tell.
     pub(crate) fn prove_positive(&self) -> Option<f64> {
         let mut shift = self.resolution();
         for _ in 0..4 {
@@ -140,7 +149,8 @@ impl Arrow {
         power_of_two_at_least((3 * widest + self.width()) as f64 * f64::EPSILON / 8.0)
     }
 
-    /// Whether `A − shift·I` can be factored: a guess at whether it is positive definite, at a tenth of a proof's cost.
+    /// Whether `A − shift·I` can be factored: a guess at whether it is positive definite, at a
+    /// tenth of a proof's cost.
     pub(crate) fn seems_positive(&self, shift: f64) -> bool {
         match self.reduce(shift) {
             None => false,
@@ -149,8 +159,8 @@ impl Arrow {
         }
     }
 
-    /// Some r with `A − shift·I + rI ⪰ 0`: a bound on `‖(A − shift·I) − LLᵀ‖₂` for the computed factor `L`; `None` when
-    /// the factorization breaks down.
+    /// Some r with `A − shift·I + rI ⪰ 0`: a bound on `‖(A − shift·I) − LLᵀ‖₂` for the computed
+    /// factor `L`; `None` when the factorization breaks down.
     fn factorization_residual(&self, shift: f64) -> Option<f64> {
         match self.reduce(shift)? {
             Some((reduced, error)) => {
@@ -273,7 +283,8 @@ impl Arrow {
     }
 }
 
-/// Transposed factors: `lower[k] = L_kkᵀ`, `below[k] = L_{k+1,k}ᵀ`, `bottom[k] = L_{b,k}ᵀ`, `corner = L_bbᵀ`.
+/// Transposed factors: `lower[k] = L_kkᵀ`, `below[k] = L_{k+1,k}ᵀ`, `bottom[k] = L_{b,k}ᵀ`, `corner
+/// = L_bbᵀ`.
 struct Factors {
     lower: Vec<Split>,
     below: Vec<Split>,
@@ -289,7 +300,8 @@ pub(super) struct Residual {
 
 /// `(A − shift·I) − Σ PᵀQ` over the pairs, with the accuracy described at the top of this file.
 ///
-/// `None` when a row of the factors has norm above √1.5, so that exactness of the grid part could not be argued.
+/// `None` when a row of the factors has norm above √1.5, so that exactness of the grid part could
+/// not be argued.
 pub(super) fn residual(a: MatRef<'_, f64>, shift: f64, pairs: &[(&Split, &Split)]) -> Option<Residual> {
     let (r, c) = a.shape();
     let inner: usize = pairs.iter().map(|(p, _)| p.full.nrows()).sum();
@@ -324,8 +336,9 @@ pub(super) fn residual(a: MatRef<'_, f64>, shift: f64, pairs: &[(&Split, &Split)
     }
     let is_diagonal = pairs.iter().all(|(p, q)| std::ptr::eq(*p, *q));
     if is_diagonal {
-        // If the exact sum of squares reached 2, rounding being monotone, the computed one would have too. Below
-        // that, Cauchy–Schwarz bounds every partial sum of every entry of every block by 2.
+        // If the exact sum of squares reached 2, rounding being monotone, the computed one would
+        // have too. Below that, Cauchy–Schwarz bounds every partial sum of every entry of every
+        // block by 2.
         for i in 0..r {
             if exact[(i, i)].is_nan() || exact[(i, i)] > 1.5 {
                 return None;
@@ -335,13 +348,15 @@ pub(super) fn residual(a: MatRef<'_, f64>, shift: f64, pairs: &[(&Split, &Split)
     let mut block = Mat::<f64>::zeros(r, c);
     for j in 0..c {
         for i in 0..r {
-            // In this order the large numbers cancel first, without error, and the shift meets only small ones.
+            // In this order the large numbers cancel first, without error, and the shift meets only
+            // small ones.
             let shift = if is_diagonal && i == j { shift } else { 0.0 };
             block[(i, j)] = ((a[(i, j)] - exact[(i, j)]) - shift) - small[(i, j)];
         }
     }
-    // Entries of `small` are at most 2·√1.5·√K·2⁻²⁷ in size; the three subtractions add a few roundings of
-    // numbers no larger than that, than the shift, and than the residual itself (the caller's inflation).
+    // Entries of `small` are at most 2·√1.5·√K·2⁻²⁷ in size; the three subtractions add a few
+    // roundings of numbers no larger than that, than the shift, and than the residual itself (the
+    // caller's inflation).
     let size = 3.0 * (inner as f64).sqrt() / (2.0 * GRID);
     Some(Residual {
         block,
@@ -349,7 +364,8 @@ pub(super) fn residual(a: MatRef<'_, f64>, shift: f64, pairs: &[(&Split, &Split)
     })
 }
 
-/// Row sums of absolute values of a symmetric matrix given by its lower blocks; their maximum bounds its norm.
+/// Row sums of absolute values of a symmetric matrix given by its lower blocks; their maximum
+/// bounds its norm.
 struct RowSums {
     sums: Vec<f64>,
     counts: Vec<usize>,
@@ -402,7 +418,8 @@ impl RowSums {
     }
 }
 
-/// `‖PᵀP − I‖₂` bounded from above, for a matrix with columns of norm about one; `None` when they are not.
+/// `‖PᵀP − I‖₂` bounded from above, for a matrix with columns of norm about one; `None` when they
+/// are not.
 pub(crate) fn orthogonality_defect(p: MatRef<'_, f64>) -> Option<f64> {
     let n = p.ncols();
     let split = Split::new(p.to_owned());
@@ -413,7 +430,8 @@ pub(crate) fn orthogonality_defect(p: MatRef<'_, f64>) -> Option<f64> {
     bound.is_finite().then_some(bound)
 }
 
-/// A proved upper bound on the spectral norm `‖A‖₂` of a matrix of finite numbers, usually within 0.2 per cent of it.
+/// A proved upper bound on the spectral norm `‖A‖₂` of a matrix of finite numbers, usually within
+/// 0.2 per cent of it.
 ///
 /// ```
 /// let a = bilip::faer::mat![[3.0, 0.0], [0.0, -4.0]];
@@ -428,7 +446,8 @@ pub fn norm2_upper(a: MatRef<'_, f64>) -> f64 {
     if n == 0 || largest == 0.0 {
         return 0.0;
     }
-    // Entries brought to size one by a power of two, so that the Gram matrix neither overflows nor vanishes.
+    // Entries brought to size one by a power of two, so that the Gram matrix neither overflows nor
+    // vanishes.
     let unit = power_of_two_at_least(largest);
     if !(1e-290..1e290).contains(&unit) {
         return frobenius;
@@ -577,7 +596,8 @@ mod tests {
         let mut rng = Rng::new(11);
         for n in [1, 2, 5, 30, 100] {
             for gap in [1e-3, 1e-9, 1e-12] {
-                // A matrix with a known spectrum: QΛQᵀ with smallest eigenvalue `gap`, up to rounding.
+                // A matrix with a known spectrum: QΛQᵀ with smallest eigenvalue `gap`, up to
+                // rounding.
                 let q = crate::layers::cayley::cayley(rng.matrix(n, n, 1.0).as_ref()).unwrap();
                 let lambda = |i: usize| {
                     if i == 0 {
@@ -607,7 +627,8 @@ mod tests {
 
     #[test]
     fn residual_of_the_split_product_is_exact_on_numbers_that_show_it() {
-        // Rows of norm one with entries that need all 53 bits: E is compared with 106-bit arithmetic.
+        // Rows of norm one with entries that need all 53 bits: E is compared with 106-bit
+        // arithmetic.
         let mut rng = Rng::new(5);
         let (k, n) = (40, 6);
         let raw = rng.matrix(k, n, 1.0);

@@ -1,8 +1,9 @@
-//! Blocks of a condition matrix that are much wider than those beside them, eliminated ahead of the factorization.
+//! Blocks of a condition matrix that are much wider than those beside them, eliminated ahead of the
+//! factorization.
 //!
-//! A layer of 4,000 hidden units beside one of a single unit stores some thousand numbers; its block on the diagonal has
-//! sixteen million entries, all of them known: a multiple of the identity. Without this a file of 33 kB could ask for a
-//! factorization of a 4,000 × 4,000 matrix.
+//! A layer of 4,000 hidden units beside one of a single unit stores some thousand numbers; its
+//! block on the diagonal has sixteen million entries, all of them known: a multiple of the
+//! identity. Without this a file of 33 kB could ask for a factorization of a 4,000 × 4,000 matrix.
 
 use faer::Mat;
 
@@ -12,11 +13,13 @@ use super::psd::{Arrow, Diagonal, Split, residual};
 const SMALL: usize = 64;
 
 impl Arrow {
-    /// Eliminates the blocks that are much wider than those beside them, see [`Arrow`]: the Schur complement of
-    /// `A − shift·I`, and a bound on the norm of what rounding changed of it. `Some(None)` when there are no such
-    /// blocks, `None` when the matrix is seen not to be positive definite.
+    /// Eliminates the blocks that are much wider than those beside them, see [`Arrow`]: the Schur
+    /// complement of `A − shift·I`, and a bound on the norm of what rounding changed of it.
+    /// `Some(None)` when there are no such blocks, `None` when the matrix is seen not to be
+    /// positive definite.
     ///
-    /// The matrix `⎡eI Yᵀ; Y R⎤` with `e = d − shift > 0` is positive semidefinite exactly if `R − YYᵀ/e` is.
+    /// The matrix `⎡eI Yᵀ; Y R⎤` with `e = d − shift > 0` is positive semidefinite exactly if `R −
+    /// YYᵀ/e` is.
     pub(super) fn reduce(&self, shift: f64) -> Option<Option<(Arrow, f64)>> {
         let hidden = self.length() - self.width();
         if let Some(Diagonal::Scalar { size, value }) = self.corner
@@ -84,7 +87,8 @@ impl Arrow {
                     *corner -= part(a + b, width, a + b, width);
                 }
             }
-            // Rows of the border are touched by every elimination, others by two at most; one rounding each time.
+            // Rows of the border are touched by every elimination, others by two at most; one
+            // rounding each time.
             error += (a + b + width) as f64 * entry;
         }
         let kept: Vec<usize> = (0..wide.len()).filter(|k| !wide[*k]).collect();
@@ -155,20 +159,22 @@ impl Arrow {
     }
 }
 
-/// Some `G ⪰ YYᵀ/e` up to an error of the second number in each entry, the rounding of a difference with `G` included;
-/// `None` unless `e > 0` and the rows of `Y/√e` have a norm of at most √1.5, as those of a positive definite matrix do.
+/// Some `G ⪰ YYᵀ/e` up to an error of the second number in each entry, the rounding of a difference
+/// with `G` included; `None` unless `e > 0` and the rows of `Y/√e` have a norm of at most √1.5, as
+/// those of a positive definite matrix do.
 fn scaled_gram(y: &Mat<f64>, e: f64) -> Option<(Mat<f64>, f64)> {
     if e.is_nan() || e < 1e-12 {
         return None;
     }
-    // Three roundings, of e among them, and four steps up: its square is not below that of the exact one.
+    // Three roundings, of e among them, and four steps up: its square is not below that of the
+    // exact one.
     let factor = (1.0 / e.sqrt()).next_up().next_up().next_up().next_up();
     let scaled = Mat::from_fn(y.ncols(), y.nrows(), |i, j| factor * y[(j, i)]);
     let split = Split::new(scaled);
     let zero = Mat::<f64>::zeros(y.nrows(), y.nrows());
     let negative = residual(zero.as_ref(), 0.0, &[(&split, &split)])?;
-    // Entries of Y·factor are rounded once (2u of a product of norms at most 1.5), G once more, and the difference
-    // of a number of at most 4 with it a last time.
+    // Entries of Y·factor are rounded once (2u of a product of norms at most 1.5), G once more, and
+    // the difference of a number of at most 4 with it a last time.
     let entry = negative.entry_error + 6.0 * f64::EPSILON;
     Some((-negative.block, entry))
 }

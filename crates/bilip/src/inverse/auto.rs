@@ -32,11 +32,12 @@ pub(super) fn solve_layer(
     }
 }
 
-/// Newton, and for the rows it gave up on a spell of another method from where it stopped, in turns, within the limit
-/// on iterations of all of them together: the path through the linear pieces where the activation has a kink, else,
-/// and where that gained nothing, Douglas–Rachford.
+/// Newton, and for the rows it gave up on a spell of another method from where it stopped, in
+/// turns, within the limit on iterations of all of them together: the path through the linear
+/// pieces where the activation has a kink, else, and where that gained nothing, Douglas–Rachford.
 ///
-/// Every turn has to gain something: [`FRUITLESS`] turns without end it. Numbers out of range end it at once.
+/// Every turn has to gain something: [`FRUITLESS`] turns without end it. Numbers out of range end
+/// it at once.
 fn auto(
     layer: &dyn Monotone,
     single: &Stack<'_, f64>,
@@ -120,9 +121,8 @@ mod tests {
     use super::*;
     use crate::base::bounds::Bounds;
     use crate::base::random::Rng;
-    use crate::layers::activation::Activation;
     use crate::layers::layer::Layer;
-    use crate::layers::monlip::{MonLip, MonLipFree};
+    use crate::layers::monlip::{MonLip, MonLipFree, RandomLayer};
     use crate::layers::stack::LayerRef;
 
     #[test]
@@ -130,12 +130,13 @@ mod tests {
         for distortion in [5.0, 1e3, 1e6] {
             let bounds = Bounds::from_parts(None, None, Some(distortion)).unwrap();
             let mut rng = Rng::new(21);
-            let free = MonLipFree::random(5, &[16, 12, 16], bounds, Activation::Relu, 0.5, &mut rng).unwrap();
+            let free = MonLipFree::random(&RandomLayer::new(5, &[16, 12, 16], bounds), &mut rng).unwrap();
             let layer = MonLip::<f64>::from_free(&free).unwrap();
             let single = Stack::new(vec![LayerRef::MonLip(&layer)], None);
             let x = rng.normals(5 * 4);
             let y = single.forward(&x).unwrap();
-            // A line search that may not halve, from far away: most is left to the method behind it.
+            // A line search that may not halve, from far away: most is left to the method behind
+            // it.
             let goal = Goal {
                 mu: layer.proof().proved().mu(),
                 tolerance: 1e-8,

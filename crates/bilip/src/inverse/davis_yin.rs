@@ -9,8 +9,9 @@ use crate::layers::monotone::{Monotone, gains, substitute};
 
 /// Davis–Yin three-operator splitting (Davis and Yin 2017; the paper's equation (9)).
 ///
-/// `z½ = prox^α(u)`, `z = R_A(2z½ − u − αCz½)` by forward substitution down the layers, `u ← u + λ(z − z½)`.
-/// Converges for `0 < α < 2μ/(γ‖S‖²)` and `0 < λ < 2 − αγ‖S‖²/(2μ)`; the paper's range `α < μ/γ` is inside.
+/// `z½ = prox^α(u)`, `z = R_A(2z½ − u − αCz½)` by forward substitution down the layers, `u ← u +
+/// λ(z − z½)`. Converges for `0 < α < 2μ/(γ‖S‖²)` and `0 < λ < 2 − αγ‖S‖²/(2μ)`; the paper's range
+/// `α < μ/γ` is inside.
 ///
 /// | setting | default |
 /// |---|---|

@@ -13,8 +13,8 @@ const GROWTH: f64 = 1e6;
 
 /// Runs a first-order method on every row of the single-layer stack's batch, from `start`.
 ///
-/// A certified error costs as much as a step, so it is computed only when the observed rate says that a row may be
-/// done; rows that are done leave the block and cost nothing from then on.
+/// A certified error costs as much as a step, so it is computed only when the observed rate says
+/// that a row may be done; rows that are done leave the block and cost nothing from then on.
 pub(super) fn solve(
     method: &dyn InverseMethod,
     layer: &dyn Monotone,
@@ -45,7 +45,7 @@ pub(super) fn solve(
     let mut errors = vec![0.0; rows];
     let mut buffers = EvaluateBuffers::default();
     let mut done: Vec<Option<RowState>> = vec![None; rows];
-    let mut progress: Vec<Progress> = vec![Progress::default(); rows];
+    let mut progress: Vec<RowProgress> = vec![RowProgress::default(); rows];
     let every = iteration.needs_residual() || goal.trace;
     let (mut count, mut next_check) = (0usize, 0usize);
     loop {
@@ -123,7 +123,7 @@ enum Verdict {
 
 /// The history of one row.
 #[derive(Clone, Default)]
-struct Progress {
+struct RowProgress {
     first: Option<f64>,
     last: Option<(usize, f64)>,
     best: Option<(f64, f64, Vec<f64>)>,
@@ -132,7 +132,7 @@ struct Progress {
     trace: Vec<TracePoint>,
 }
 
-impl Progress {
+impl RowProgress {
     fn update(&mut self, seen: &Seen, x: &[f64], goal: &Goal) -> Verdict {
         let Seen {
             count, size, bound, ..
@@ -168,7 +168,8 @@ impl Progress {
         if count >= goal.limit {
             return Verdict::End(Status::MaxIterations);
         }
-        // 70 % of the way the observed linear rate predicts, at least 5 % and at most all of the steps done so far.
+        // 70 % of the way the observed linear rate predicts, at least 5 % and at most all of the
+        // steps done so far.
         let (least, most) = (1.0 + (count / 20) as f64, count.max(4) as f64);
         let predicted = match last {
             Some((at, before)) if size < before => {

@@ -1,10 +1,13 @@
-//! What the first-order methods share: their interface, and the hidden state that the splittings iterate on.
+//! What the first-order methods share: their interface, and the hidden state that the splittings
+//! iterate on.
 //!
-//! With `b_z = (√(2γ)/μ)S(y − b_y) + b̂`, the hidden state of `x = F⁻¹(y)` is the zero of `A + B + C` where
-//! `A(z) = (I − V)z − b_z`, `B = ∂f` with `prox_f^1 = σ̂`, `C(z) = (γ/μ)SSᵀz`; then `x = (y − b_y − √(γ/2)Sᵀz)/μ`.
+//! With `b_z = (√(2γ)/μ)S(y − b_y) + b̂`, the hidden state of `x = F⁻¹(y)` is the zero of `A + B +
+//! C` where `A(z) = (I − V)z − b_z`, `B = ∂f` with `prox_f^1 = σ̂`, `C(z) = (γ/μ)SSᵀz`; then `x =
+//! (y − b_y − √(γ/2)Sᵀz)/μ`.
 //!
-//! `b_z` and `C(z)` are both of size τ and nearly cancel, so neither is ever formed: with `x(z)` as above,
-//! `b_z − C(z) = √(2γ)S x(z) + b̂`, which is exact algebra, harmless in rounding, and leaves `x(z)` as a by-product.
+//! `b_z` and `C(z)` are both of size τ and nearly cancel, so neither is ever formed: with `x(z)` as
+//! above, `b_z − C(z) = √(2γ)S x(z) + b̂`, which is exact algebra, harmless in rounding, and leaves
+//! `x(z)` as a by-product.
 
 use std::borrow::Cow;
 
@@ -25,14 +28,15 @@ pub trait InverseMethod: std::fmt::Debug + Sync {
     /// On values out of range.
     fn check(&self) -> Result<()>;
 
-    /// Prepares the iteration for a block of rows, one column a row.
+    /// Prepares the iteration for a block of rows, one column per row.
     fn start<'a>(&self, problem: LayerProblem<'a>) -> Box<dyn Iteration + 'a>;
 }
 
-/// The state of an iteration over a block of rows; the first `active` columns are those still being solved.
+/// The state of an iteration over a block of rows; the first `active` columns are those still being
+/// solved.
 pub trait Iteration {
-    /// One step for the first `active` columns. `residual` is `F(x) − y` of the last candidate, `n` numbers a column,
-    /// fresh only if [`needs_residual`](Self::needs_residual).
+    /// One step for the first `active` columns. `residual` is `F(x) − y` of the last candidate, `n`
+    /// numbers a column, fresh only if [`needs_residual`](Self::needs_residual).
     fn step(&mut self, active: usize, residual: &[f64]);
 
     /// The x of the current state for the first `active` columns, `n` numbers a column.
@@ -78,7 +82,8 @@ impl HiddenBias<'_> {
     }
 }
 
-/// What every method in the hidden state shares: `u`, `z` (`m` per column), `x(z)`, and the right-hand side.
+/// What every method in the hidden state shares: `u`, `z` (`m` per column), `x(z)`, and the
+/// right-hand side.
 pub(super) struct HiddenState<'a> {
     pub(super) layer: &'a dyn Monotone,
     pub(super) n: usize,
@@ -115,7 +120,8 @@ impl<'a> HiddenState<'a> {
             ),
         };
         let psi = layer.scalings();
-        // Start from the hidden state of the first guess: z = σ̂(v) and v − z ∈ ∂f(z), so prox^α(z + α(v − z)) = z.
+        // Start from the hidden state of the first guess: z = σ̂(v) and v − z ∈ ∂f(z), so prox^α(z
+        // + α(v − z)) = z.
         let mut u = vec![0.0; m * columns];
         let mut z = vec![0.0; m * columns];
         let x = MatRef::from_column_major_slice(problem.start, n, columns);
@@ -219,7 +225,8 @@ impl<'a> HiddenState<'a> {
         }
     }
 
-    /// `out ← Âz = z − Vz − b̂ − √(2γ)S x(z)`, the single-valued operator of the two-operator splittings; updates x.
+    /// `out ← Âz = z − Vz − b̂ − √(2γ)S x(z)`, the single-valued operator of the two-operator
+    /// splittings; updates x.
     pub(super) fn smooth_operator(&mut self, active: usize, out: &mut [f64]) {
         self.update_x(active);
         let (n, m) = (self.n, self.m);

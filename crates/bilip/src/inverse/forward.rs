@@ -1,4 +1,5 @@
-//! Methods of forward steps: the forward step method, forward–backward and forward–backward–forward splitting.
+//! Methods of forward steps: the forward step method, forward–backward and forward–backward–forward
+//! splitting.
 
 use super::first_order::{HiddenState, InverseMethod, Iteration, LayerProblem, check_step, swap_columns};
 use crate::base::error::Result;
@@ -6,8 +7,8 @@ use crate::layers::monotone::Monotone;
 
 /// The forward step method `x ← x − s(F(x) − y)` (Ryu and Boyd 2016).
 ///
-/// Requires nothing but monotonicity and Lipschitzness. With the default `s = μ/ν²` the error falls by at least
-/// `√(1 − (μ/ν)²)` a step; converges for `0 < s < 2μ/ν²`.
+/// Requires nothing but monotonicity and Lipschitzness. With the default `s = μ/ν²` the error falls
+/// by at least `√(1 − (μ/ν)²)` a step; converges for `0 < s < 2μ/ν²`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ForwardStep {
     /// The step s; `None` takes `μ/ν²`.
@@ -64,8 +65,9 @@ fn smooth_lipschitz(layer: &dyn Monotone) -> f64 {
 
 /// Forward–backward splitting `z ← prox^α(z − αÂz)` with `Â = A + C` (Ryu and Boyd 2016).
 ///
-/// Requires `Â` strongly monotone, with `θ ≤ λmin(I − (V+Vᵀ)/2)`: converges for `0 < α < 2θ/L²`, `L = ‖Â‖`. The default
-/// is `θ/L²`; where no θ > 0 is found it is `1/(2L)`, without a proof of convergence.
+/// Requires `Â` strongly monotone, with `θ ≤ λmin(I − (V+Vᵀ)/2)`: converges for `0 < α < 2θ/L²`, `L
+/// = ‖Â‖`. The default is `θ/L²`; where no θ > 0 is found it is `1/(2L)`, without a proof of
+/// convergence.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ForwardBackward {
     /// The step α; `None` chooses it from the layer.
@@ -95,10 +97,11 @@ impl InverseMethod for ForwardBackward {
     }
 }
 
-/// Tseng's forward–backward–forward splitting (Tseng 2000): `z̄ = prox^α(z − αÂz)`, `z ← z̄ − α(Âz̄ − Âz)`.
+/// Tseng's forward–backward–forward splitting (Tseng 2000): `z̄ = prox^α(z − αÂz)`, `z ← z̄ − α(Âz̄
+/// − Âz)`.
 ///
-/// Requires only that `Â` is monotone and Lipschitz, which it always is: converges for `0 < α < 1/L`, `L = ‖Â‖`.
-/// The default is `0.99/L`.
+/// Requires only that `Â` is monotone and Lipschitz, which it always is: converges for `0 < α <
+/// 1/L`, `L = ‖Â‖`. The default is `0.99/L`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ForwardBackwardForward {
     /// The step α; `None` takes `0.99/L`.

@@ -5,9 +5,11 @@ use crate::base::rounding::norm;
 /// Basis vectors kept before a restart.
 const RESTART: usize = 80;
 
-/// Solves `A x = b` to `‖Ax − b‖ ≤ tolerance·‖b‖` given products with `A`, in at most `limit` of them.
+/// Solves `A x = b` to `‖Ax − b‖ ≤ tolerance·‖b‖` given products with `A`, in at most `limit` of
+/// them.
 ///
-/// The Jacobians here have symmetric part ⪰ μI, for which GMRES converges without restarts in at most `n` products.
+/// The Jacobians here have symmetric part ⪰ μI, for which GMRES converges without restarts in at
+/// most `n` products.
 pub(crate) fn gmres(
     mut apply: impl FnMut(&[f64]) -> Vec<f64>,
     b: &[f64],
@@ -26,7 +28,8 @@ pub(crate) fn gmres(
         }
         let size = RESTART.min(n).min(limit - products);
         let mut basis: Vec<Vec<f64>> = vec![residual.iter().map(|r| r / beta).collect()];
-        // Columns of the Hessenberg matrix after rotation, the rotations, and the rotated right-hand side.
+        // Columns of the Hessenberg matrix after rotation, the rotations, and the rotated
+        // right-hand side.
         let mut columns: Vec<Vec<f64>> = Vec::new();
         let mut rotations: Vec<(f64, f64)> = Vec::new();
         let mut rhs = vec![beta];

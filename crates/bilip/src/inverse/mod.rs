@@ -1,8 +1,9 @@
 //! The inverse of a network, every answer with a certified error.
 //!
-//! With `‖G(x) − G(x')‖ ≥ μ‖x − x'‖` proved, any candidate x̂ satisfies `‖x̂ − G⁻¹(y)‖ ≤ ‖G(x̂) − y‖/μ`. That is the
-//! stopping test of every method here and the bound in every answer, with the rounding error of `G(x̂)` itself added
-//! (see the module `rounding`), so that it is a bound and not a measurement.
+//! With `‖G(x) − G(x')‖ ≥ μ‖x − x'‖` proved, any candidate x̂ satisfies `‖x̂ − G⁻¹(y)‖ ≤ ‖G(x̂) −
+//! y‖/μ`. That is the stopping test of every method here and the bound in every answer, with the
+//! rounding error of `G(x̂)` itself added (see the module `rounding`), so that it is a bound and
+//! not a measurement.
 //!
 //! A network is inverted layer by layer from the output; the bound is that of the whole network.
 
@@ -44,14 +45,14 @@ use crate::layers::stack::{LayerRef, Stack, Workspace};
 
 /// Rows a block of a first-order method holds.
 ///
-/// A block re-reads the weights once an iteration, so larger blocks spare memory traffic until their state (24 bytes
-/// a hidden unit and row) leaves the cache.
+/// A block re-reads the weights once an iteration, so larger blocks spare memory traffic until
+/// their state (24 bytes a hidden unit and row) leaves the cache.
 const BLOCK_ROWS: usize = 64;
 
 /// Inverts every row of `y`.
 ///
-/// Changes of variables at the ends are undone one by one: the proof is then that of the network between them, and
-/// columns of very different units cost it nothing.
+/// Changes of variables at the ends are undone one by one: the proof is then that of the network
+/// between them, and columns of very different units cost it nothing.
 pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions) -> Result<Inverse> {
     let n = stack.n;
     let rows = check_batch("y", y, n)?;
@@ -86,7 +87,8 @@ pub(crate) fn invert(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions
     let ((input_low, input_high), (_, output_high)) = (spread(input), spread(output));
     let bounds = Proved::product(inner.layers.iter().map(|l| l.bounds()));
     let inner_options = InverseOptions {
-        // A little less than the tolerance leaves room for the roundings of the changes of variables.
+        // A little less than the tolerance leaves room for the roundings of the changes of
+        // variables.
         tolerance: 0.9 * options.tolerance * input_low,
         start: options.start.as_ref().map(|x| {
             let s = input.map(|s| (s.scale(), s.shift()));
@@ -155,7 +157,8 @@ fn invert_network(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions) -
     let rows = y.len() / n;
     let bounds = Proved::product(stack.layers.iter().map(|l| l.bounds()));
     let block = match &options.method {
-        // A Newton block is worked through in sub-blocks of Jacobians; it only has to feed the threads.
+        // A Newton block is worked through in sub-blocks of Jacobians; it only has to feed the
+        // threads.
         Method::Auto | Method::Newton(_) => BLOCK_ROWS.min(rows.div_ceil(4 * parallel::threads()).max(1)),
         _ => BLOCK_ROWS,
     };
@@ -167,7 +170,8 @@ fn invert_network(stack: &Stack<'_, f64>, y: &[f64], options: &InverseOptions) -
     let mut x = Vec::with_capacity(y.len());
     let mut reports = Vec::with_capacity(rows);
     for (row, y) in parts.into_iter().flatten().zip(y.chunks_exact(n)) {
-        // A solver that met infinities has nothing to say: its last point is no better than any other.
+        // A solver that met infinities has nothing to say: its last point is no better than any
+        // other.
         if row.x.iter().chain(y).any(|v| !v.is_finite()) || row.report.error_bound.is_infinite() {
             x.extend(std::iter::repeat_n(f64::NAN, n));
             reports.push(RowReport {
@@ -219,8 +223,8 @@ fn invert_block(
         .filter(|l| l.monotone().is_some())
         .count()
         .max(1);
-    // Residual ρ_k at layer k reaches the output enlarged by the later ν's at most: share the tolerance out so that
-    // the whole network's ‖G(x̂) − y‖/μ meets it.
+    // Residual ρ_k at layer k reaches the output enlarged by the later ν's at most: share the
+    // tolerance out so that the whole network's ‖G(x̂) − y‖/μ meets it.
     let mut later_nu = 1.0;
     for (k, layer) in stack.layers.iter().enumerate().rev() {
         match layer {
@@ -267,8 +271,8 @@ fn invert_block(
         later_nu *= layer.bounds().nu();
     }
 
-    // The whole network's bound, with Newton steps on the whole network where the method is Newton's and rounding in
-    // the layers left something to do.
+    // The whole network's bound, with Newton steps on the whole network where the method is
+    // Newton's and rounding in the layers left something to do.
     let goal = Goal {
         mu: bounds.mu(),
         tolerance: options.tolerance,
@@ -352,7 +356,8 @@ fn invert_orthogonal(layer: &Orthogonal<f64>, y: &mut [f64], bias: &[f64]) {
     let p = layer.matrix();
     let w = faer::Col::<f64>::from_fn(n, |i| y[i] - bias[i]);
     let mut x = p.transpose() * &w;
-    // Each round multiplies the error by ‖PᵀP − I‖: two rounds for a rounded orthogonal matrix, more for a poor one.
+    // Each round multiplies the error by ‖PᵀP − I‖: two rounds for a rounded orthogonal matrix,
+    // more for a poor one.
     let mut last = f64::INFINITY;
     for _ in 0..60 {
         let residual = &w - p * &x;
@@ -400,14 +405,18 @@ mod tests {
     use crate::base::random::Rng;
     use crate::base::rounding::norm;
     use crate::layers::activation::Activation;
-    use crate::layers::monlip::{MonLip, MonLipFree};
+    use crate::layers::monlip::{MonLip, MonLipFree, RandomLayer};
     use crate::networks::map::BiLipschitz;
 
     #[test]
     fn krylov_and_dense_newton_agree() {
         let mut rng = Rng::new(22);
         let bounds = Bounds::new(0.1, 10.0).unwrap();
-        let free = MonLipFree::random(30, &[40, 40], bounds, Activation::Tanh, 0.5, &mut rng).unwrap();
+        let free = MonLipFree::random(
+            &RandomLayer::new(30, &[40, 40], bounds).with_activation(Activation::Tanh),
+            &mut rng,
+        )
+        .unwrap();
         let layer = MonLip::<f64>::from_free(&free).unwrap();
         let y = rng.normals(30 * 3);
         let dense = layer
@@ -432,7 +441,7 @@ mod tests {
     fn a_step_size_out_of_range_is_reported_and_bounded_not_hidden() {
         let mut rng = Rng::new(23);
         let bounds = Bounds::new(0.1, 10.0).unwrap();
-        let free = MonLipFree::random(4, &[16, 16], bounds, Activation::Relu, 0.5, &mut rng).unwrap();
+        let free = MonLipFree::random(&RandomLayer::new(4, &[16, 16], bounds), &mut rng).unwrap();
         let layer = MonLip::<f64>::from_free(&free).unwrap();
         let x = rng.normals(4);
         let y = layer.forward(&x).unwrap();
@@ -455,7 +464,7 @@ mod tests {
     fn settings_out_of_range_are_errors() {
         let mut rng = Rng::new(24);
         let bounds = Bounds::new(0.5, 2.0).unwrap();
-        let free = MonLipFree::random(2, &[4], bounds, Activation::Relu, 0.5, &mut rng).unwrap();
+        let free = MonLipFree::random(&RandomLayer::new(2, &[4], bounds), &mut rng).unwrap();
         let layer = MonLip::<f64>::from_free(&free).unwrap();
         let options = InverseOptions::default;
         for bad in [

@@ -1,9 +1,10 @@
 //! Semismooth Newton on `G(x) = y`, with the exact Jacobian and backtracking on the residual.
 //!
-//! For a smooth activation the Newton direction is a descent direction of the residual and `‖J⁻¹‖ ≤ 1/μ`, so damped
-//! Newton converges globally; for a piecewise linear one no global proof is known, and a line search that fails is
-//! reported as [`Status::Stalled`], never as an answer. Near the solution the residual is recomputed in double-double
-//! arithmetic where rounding would otherwise limit it, which makes the last steps an iterative refinement.
+//! For a smooth activation the Newton direction is a descent direction of the residual and `‖J⁻¹‖ ≤
+//! 1/μ`, so damped Newton converges globally; for a piecewise linear one no global proof is known,
+//! and a line search that fails is reported as [`Status::Stalled`], never as an answer. Near the
+//! solution the residual is recomputed in double-double arithmetic where rounding would otherwise
+//! limit it, which makes the last steps an iterative refinement.
 
 use faer::linalg::solvers::Solve;
 use faer::{Mat, MatRef};
@@ -68,14 +69,16 @@ struct Row {
     floor: f64,
     sharp: bool,
     iterations: usize,
-    /// How exactly the next step is solved for where that takes an iteration (Eisenstat and Walker 1996).
+    /// How exactly the next step is solved for where that takes an iteration (Eisenstat and Walker
+    /// 1996).
     forcing: f64,
     best: (f64, Vec<f64>, f64),
     without_progress: usize,
     trace: Vec<TracePoint>,
 }
 
-/// Solves `G(x) = y` for every row of the stack's batch, from `start`. With a limit of 0 it only certifies.
+/// Solves `G(x) = y` for every row of the stack's batch, from `start`. With a limit of 0 it only
+/// certifies.
 pub(super) fn solve(
     stack: &Stack<'_, f64>,
     y: &[f64],
@@ -137,7 +140,8 @@ pub(super) fn solve(
                 })
                 .collect();
             let indices: Vec<usize> = open.iter().map(|&a| active[a].index).collect();
-            // A trial that left the range is evaluated where the row stands, and counts as no descent.
+            // A trial that left the range is evaluated where the row stands, and counts as no
+            // descent.
             let usable: Vec<bool> = trials
                 .chunks_exact(n)
                 .map(|t| t.iter().all(|v| v.is_finite()))
@@ -154,7 +158,8 @@ pub(super) fn solve(
                 let a = open[slot];
                 let size = norm(&residual);
                 let row = &mut active[a];
-                // A row whose residual is already rounding cannot be asked for descent in plain arithmetic.
+                // A row whose residual is already rounding cannot be asked for descent in plain
+                // arithmetic.
                 let descends = size <= (1.0 - SUFFICIENT * length) * row.size;
                 if usable[slot] && (descends || (halving == 0 && size <= 4.0 * error)) {
                     let x = trials[slot * n..(slot + 1) * n].to_vec();
@@ -379,8 +384,8 @@ fn dense_solve(matrix: MatRef<'_, f64>, rhs: &[f64], sign: f64) -> Vec<f64> {
     (0..n).map(|i| x[(i, 0)]).collect()
 }
 
-/// Solves `J(x) v = rhs`, or `J(x)ᵀ v = rhs`, for the single row of the stack's batch: by LU, or by GMRES to a relative
-/// tolerance within a number of products.
+/// Solves `J(x) v = rhs`, or `J(x)ᵀ v = rhs`, for the single row of the stack's batch: by LU, or by
+/// GMRES to a relative tolerance within a number of products.
 pub(super) fn linear_solve(
     stack: &Stack<'_, f64>,
     x: &[f64],

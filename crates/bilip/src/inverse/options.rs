@@ -9,7 +9,8 @@ use crate::base::error::{Error, Result, check_rows};
 
 /// Which algorithm inverts the monotone layers.
 ///
-/// Convergence is that of layers whose condition is proved, see [`LayerCertificate`](crate::LayerCertificate).
+/// Convergence is that of layers whose condition is proved, see
+/// [`LayerCertificate`](crate::LayerCertificate).
 ///
 /// | method | works on | converges | cost of a step |
 /// |---|---|---|---|
@@ -24,8 +25,9 @@ use crate::base::error::{Error, Result, check_rows};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Method {
-    /// Semismooth Newton. Rows on which its line search fails go on with a method that is proved to converge: for a piecewise
-    /// linear activation the path through the pieces, which ends after finitely many of them; else Douglas–Rachford.
+    /// Semismooth Newton. Rows on which its line search fails go on with a method that is proved to
+    /// converge: for a piecewise linear activation the path through the pieces, which ends after
+    /// finitely many of them; else Douglas–Rachford.
     Auto,
     /// Semismooth Newton.
     Newton(Newton),
@@ -72,7 +74,8 @@ impl Method {
         }
     }
 
-    /// The settings as the one trait all first-order methods share; Newton and Auto work differently.
+    /// The settings as the one trait all first-order methods share; Newton and Auto work
+    /// differently.
     pub(super) fn first_order(&self) -> Option<&dyn InverseMethod> {
         Some(match self {
             Method::Auto | Method::Newton(_) => return None,

@@ -1,12 +1,14 @@
-//! Following the line from `F(x₀)` to `y` through the linear pieces of a layer with a kinked activation.
+//! Following the line from `F(x₀)` to `y` through the linear pieces of a layer with a kinked
+//! activation.
 //!
-//! On every piece `F` is affine with a Jacobian `J`, `zᵀJz ≥ μ‖z‖²`. The inverse image of the line is a broken line:
-//! from `x` it goes along `d = −J⁻¹(F(x) − y)` until a hidden unit changes sign, where the next piece begins. All the
-//! determinants are positive, so the unit goes on to its other side and no piece is met twice: the end is reached in
-//! finitely many pieces (Katzenelson 1965; Fujisawa and Kuh 1972). The residual only ever shrinks on the way.
+//! On every piece `F` is affine with a Jacobian `J`, `zᵀJz ≥ μ‖z‖²`. The inverse image of the line
+//! is a broken line: from `x` it goes along `d = −J⁻¹(F(x) − y)` until a hidden unit changes sign,
+//! where the next piece begins. All the determinants are positive, so the unit goes on to its other
+//! side and no piece is met twice: the end is reached in finitely many pieces (Katzenelson 1965;
+//! Fujisawa and Kuh 1972). The residual only ever shrinks on the way.
 //!
-//! Newton's line search jumps over pieces and is far faster where it works. This is for the rows where it does not,
-//! which also are the rows on which first-order methods take very long.
+//! Newton's line search jumps over pieces and is far faster where it works. This is for the rows
+//! where it does not, which also are the rows on which first-order methods take very long.
 
 use faer::linalg::solvers::Solve;
 use faer::{Mat, MatRef};
@@ -141,7 +143,8 @@ pub(super) fn follow(
                 positive[i] = !positive[i];
                 pre[i] = 0.0;
             }
-            // The end of the line: what is left is rounding. Signs are taken from where x really is.
+            // The end of the line: what is left is rounding. Signs are taken from where x really
+            // is.
             None => {
                 pre = preactivations(&x);
                 positive = pre.iter().map(|v| *v > 0.0).collect();

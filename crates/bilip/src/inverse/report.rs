@@ -11,17 +11,20 @@ pub enum Status {
     Converged,
     /// The iteration limit came first; the bound says how far it got.
     MaxIterations,
-    /// The error cannot be certified any smaller in f64: it is dominated by rounding. The bound is still valid.
+    /// The error cannot be certified any smaller in f64: it is dominated by rounding. The bound is
+    /// still valid.
     PrecisionLimit,
-    /// No progress: Newton's line search found no smaller residual, or a step size outside its range made the
-    /// iteration grow. The bound is still valid.
+    /// No progress: Newton's line search found no smaller residual, or a step size outside its
+    /// range made the iteration grow. The bound is still valid.
     Stalled,
-    /// The numbers of this row leave the range of f64 on the way: there is no answer, x is NaN and the bound infinite.
+    /// The numbers of this row leave the range of f64 on the way: there is no answer, x is NaN and
+    /// the bound infinite.
     OutOfRange,
 }
 
 impl Status {
-    /// The name as in JSON: `converged`, `max_iterations`, `precision_limit`, `stalled` or `out_of_range`.
+    /// The name as in JSON: `converged`, `max_iterations`, `precision_limit`, `stalled` or
+    /// `out_of_range`.
     pub fn name(&self) -> &'static str {
         match self {
             Status::Converged => "converged",
@@ -40,7 +43,8 @@ pub struct TracePoint {
     pub layer: usize,
     /// Iterations done in that layer.
     pub iteration: usize,
-    /// `‖F(x̂) − y‖/μ` of that layer: a bound on the error of the layer's own input, rounding not included.
+    /// `‖F(x̂) − y‖/μ` of that layer: a bound on the error of the layer's own input, rounding not
+    /// included.
     #[serde(with = "crate::base::decimal::json")]
     pub error: f64,
 }

@@ -1,4 +1,5 @@
-//! Peaceman–Rachford and Douglas–Rachford splitting, with the resolvent of the dense operator made cheap.
+//! Peaceman–Rachford and Douglas–Rachford splitting, with the resolvent of the dense operator made
+//! cheap.
 
 use faer::{MatMut, MatRef};
 
@@ -6,7 +7,8 @@ use super::first_order::{HiddenState, InverseMethod, Iteration, LayerProblem, ch
 use crate::base::error::Result;
 use crate::layers::monotone::{Resolvent, gains, substitute};
 
-/// Peaceman–Rachford splitting `u ← C_Â C_B u` (Ryu and Boyd 2016), twice the step of [`DouglasRachford`].
+/// Peaceman–Rachford splitting `u ← C_Â C_B u` (Ryu and Boyd 2016), twice the step of
+/// [`DouglasRachford`].
 ///
 /// Requires strong monotonicity for a proof of convergence; in practice fast where it converges.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,9 +35,10 @@ impl InverseMethod for PeacemanRachford {
 
 /// Douglas–Rachford splitting `u ← ½u + ½C_Â C_B u` (Ryu and Boyd 2016).
 ///
-/// Converges for every `α > 0`, whatever the distortion. The resolvent `w` of `Â = I − V + (γ/μ)SSᵀ` is dense, but with
-/// `x` as a second unknown it is a block-bidiagonal solve and an `n×n` one: with `K = (1+α)I − αV`, `q = K⁻¹(v + αb̂)` and
-/// `W = K⁻¹S`, `(μI + αγSᵀW)x = y − b_y − √(γ/2)Sᵀq` and `w = q + α√(2γ)Wx`. A step costs no more than Davis–Yin's.
+/// Converges for every `α > 0`, whatever the distortion. The resolvent `w` of `Â = I − V +
+/// (γ/μ)SSᵀ` is dense, but with `x` as a second unknown it is a block-bidiagonal solve and an `n×n`
+/// one: with `K = (1+α)I − αV`, `q = K⁻¹(v + αb̂)` and `W = K⁻¹S`, `(μI + αγSᵀW)x = y − b_y −
+/// √(γ/2)Sᵀq` and `w = q + α√(2γ)Wx`. A step costs no more than Davis–Yin's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DouglasRachford {
     /// The step α; default 1, for which the proximal operator is the activation itself.

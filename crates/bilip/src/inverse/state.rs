@@ -1,4 +1,5 @@
-//! A row while it is being solved: what is asked of it, what is known of it, and how that is certified.
+//! A row while it is being solved: what is asked of it, what is known of it, and how that is
+//! certified.
 
 use super::report::RowReport;
 use crate::base::rounding::{norm, norm_up};
@@ -47,10 +48,10 @@ impl RowState {
     }
 }
 
-/// Certifies one row as well as it can be: the plain evaluation's numbers are given, the accurate one is made if
-/// rounding is all that stands in the way. `reach` says how near the tolerance that has to be: a factor of the
-/// tolerance, and one of the rounding error itself. Returns the residual to go on with, its norm, the bound, and
-/// whether the residual is the accurate one.
+/// Certifies one row as well as it can be: the plain evaluation's numbers are given, the accurate
+/// one is made if rounding is all that stands in the way. `reach` says how near the tolerance that
+/// has to be: a factor of the tolerance, and one of the rounding error itself. Returns the residual
+/// to go on with, its norm, the bound, and whether the residual is the accurate one.
 pub(crate) fn certify_row(
     stack: &Stack<'_, f64>,
     row: usize,

@@ -1,8 +1,9 @@
 //! Scalar activations with slope in [0, 1], their derivatives and their proximal operators.
 //!
-//! The whole guarantee rests on `0 ≤ σ' ≤ 1`: it makes `σ = prox_f` for some convex `f` (never needed explicitly),
-//! gives the incremental quadratic constraint `⟨Δv − Δz, Δz⟩ ≥ 0`, and is therefore checked here, once.
-//! With a positive scaling Ψ the layer uses `σ̂(v) = ψσ(v/ψ)`, whose slopes are those of σ.
+//! The whole guarantee rests on `0 ≤ σ' ≤ 1`: it makes `σ = prox_f` for some convex `f` (never
+//! needed explicitly), gives the incremental quadratic constraint `⟨Δv − Δz, Δz⟩ ≥ 0`, and is
+//! therefore checked here, once. With a positive scaling Ψ the layer uses `σ̂(v) = ψσ(v/ψ)`, whose
+//! slopes are those of σ.
 
 use std::fmt;
 use std::str::FromStr;
@@ -77,7 +78,7 @@ impl Activation {
         } else {
             Err(Error::Activation {
                 name: format!("leaky_relu({slope})"),
-                reason: "its slope must lie in [0, 1]".into(),
+                reason: "its slope must be in [0, 1]".into(),
             })
         }
     }
@@ -159,10 +160,12 @@ impl Activation {
         }
     }
 
-    /// `prox_f^α(u)` for the convex `f` with `prox_f^1 = σ`: the `z = σ(v)` where `(1−α)σ(v) + αv = u`.
+    /// `prox_f^α(u)` for the convex `f` with `prox_f^1 = σ`: the `z = σ(v)` where `(1−α)σ(v) + αv =
+    /// u`.
     ///
-    /// The scalar equation is strictly increasing with slope between `min(α, 1)` and `max(α, 1)`; it is solved in
-    /// closed form for ReLU, leaky ReLU and identity, otherwise by Newton's method inside a bracket, to rounding.
+    /// The scalar equation is strictly increasing with slope between `min(α, 1)` and `max(α, 1)`;
+    /// it is solved in closed form for ReLU, leaky ReLU and identity, otherwise by Newton's method
+    /// inside a bracket, to rounding.
     ///
     /// # Panics
     /// Never; `alpha` must be positive, otherwise the result is unspecified.
@@ -294,7 +297,8 @@ impl fmt::Display for Activation {
 impl FromStr for Activation {
     type Err = Error;
 
-    /// Reads `relu`, `leaky_relu`, `leaky_relu(0.2)`, `tanh`, `sigmoid`, `arctan`, `softplus`, `elu`, `identity`.
+    /// Reads `relu`, `leaky_relu`, `leaky_relu(0.2)`, `tanh`, `sigmoid`, `arctan`, `softplus`,
+    /// `elu`, `identity`.
     fn from_str(text: &str) -> Result<Self> {
         let refuse = |reason: &str| {
             Err(Error::Activation {

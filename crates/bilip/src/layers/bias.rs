@@ -20,12 +20,14 @@ impl<'a, T> Bias<'a, T> {
     }
 }
 
-/// One bias a row for every layer of a network, as a partial network computes them from its parameters.
+/// One bias a row for every layer of a network, as a partial network computes them from its
+/// parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct RowBiases<T> {
     /// Per layer: size of the bias, and `rows · size` numbers.
     pub(crate) layers: Vec<(usize, Vec<T>)>,
-    /// Per layer and row: bound on the Euclidean error of the bias as stored here. Empty when not needed.
+    /// Per layer and row: bound on the Euclidean error of the bias as stored here. Empty when not
+    /// needed.
     pub(crate) errors: Vec<Vec<f64>>,
 }
 

@@ -11,9 +11,10 @@ use crate::base::real::Real;
 
 /// The Cayley transform `J` of a free matrix, with orthonormal columns (rows, if it is wide).
 ///
-/// For tall `F = [G; H]` with `G` square: `Z = G − Gᵀ + HᵀH`, `X = (I + Z)⁻¹`, `J = [2X − I; −2HX]`, so `JᵀJ = I`.
-/// A wide matrix is transposed, transformed and transposed back. `I + Z` has symmetric part ⪰ I and is therefore
-/// always invertible. Cost: one LU factorization of the short side and two products.
+/// For tall `F = [G; H]` with `G` square: `Z = G − Gᵀ + HᵀH`, `X = (I + Z)⁻¹`, `J = [2X − I;
+/// −2HX]`, so `JᵀJ = I`. A wide matrix is transposed, transformed and transposed back. `I + Z` has
+/// symmetric part ⪰ I and is therefore always invertible. Cost: one LU factorization of the short
+/// side and two products.
 ///
 /// ```
 /// use bilip::{cayley, faer::Mat};
@@ -72,7 +73,8 @@ pub fn cayley<T: Real>(free: MatRef<'_, T>) -> Result<Mat<T>> {
 /// `H = −J₂(I + J₁)⁻¹`, and `G` is half the skew part of `2(I + J₁)⁻¹ − I`.
 ///
 /// # Errors
-/// When the matrix is wide or empty, and when `I + J₁` is singular: such a matrix is the transform of no free one.
+/// When the matrix is wide or empty, and when `I + J₁` is singular: such a matrix is the transform
+/// of no free one.
 pub fn inverse_cayley<T: Real>(orthonormal: MatRef<'_, T>) -> Result<Mat<T>> {
     let (rows, cols) = orthonormal.shape();
     if cols == 0 || rows < cols {
@@ -109,7 +111,8 @@ pub fn inverse_cayley<T: Real>(orthonormal: MatRef<'_, T>) -> Result<Mat<T>> {
     Ok(free)
 }
 
-/// The product of reflections `(I − 2v₁v₁ᵀ/‖v₁‖²)⋯(I − 2v_r v_rᵀ/‖v_r‖²)`, an orthogonal `n×n` matrix.
+/// The product of reflections `(I − 2v₁v₁ᵀ/‖v₁‖²)⋯(I − 2v_r v_rᵀ/‖v_r‖²)`, an orthogonal `n×n`
+/// matrix.
 ///
 /// `vectors` is `[r, n]`, one vector a row; with no rows the result is the identity.
 ///

@@ -9,7 +9,8 @@ use crate::base::real::Real;
 use crate::certify::psd::norm2_upper;
 use crate::layers::conv::{Kernels, check_numbers};
 
-/// `y = W∗x` on images with zeros around them, `[inputs, size, size] → [outputs, size/stride, size/stride]`.
+/// `y = W∗x` on images with zeros around them, `[inputs, size, size] → [outputs, size/stride,
+/// size/stride]`.
 ///
 /// ```text
 /// y[o, p, q] = Σ W[o, i, a, b]·x[i, stride·p + a − r, stride·q + b − r],   r = (kernel − 1)/2.
@@ -26,12 +27,12 @@ pub struct Convolution<T> {
 }
 
 impl<T: Real> Convolution<T> {
-    /// A convolution from its kernels, `[outputs, inputs, kernel, kernel]` row by row; `channels` are those that go in
-    /// and come out, `size` the side of the images that go in.
+    /// A convolution from its kernels, `[outputs, inputs, kernel, kernel]` row by row; `channels`
+    /// are those that go in and come out, `size` the side of the images that go in.
     ///
     /// # Errors
-    /// On sizes of zero, even kernels, strides other than 1 and 2, odd images with stride 2, and kernels of another
-    /// size or that are not finite.
+    /// On sizes of zero, even kernels, strides other than 1 and 2, odd images with stride 2, and
+    /// kernels of another size or that are not finite.
     pub fn new(
         channels: [usize; 2],
         size: usize,
@@ -101,7 +102,8 @@ impl<T: Real> Convolution<T> {
         &self.weight
     }
 
-    /// The images of every row, `[batch, inputs, size, size] → [batch, outputs, size/stride, size/stride]`.
+    /// The images of every row, `[batch, inputs, size, size] → [batch, outputs, size/stride,
+    /// size/stride]`.
     ///
     /// # Errors
     /// On a batch of the wrong size or with NaN or infinity.
@@ -154,11 +156,12 @@ impl<T: Real> Convolution<T> {
         y
     }
 
-    /// A proved bound on the norm: that of the circular convolution on images with room for the zeros, frequency by
-    /// frequency. Computed once.
+    /// A proved bound on the norm: that of the circular convolution on images with room for the
+    /// zeros, frequency by frequency. Computed once.
     ///
-    /// With stride 2, the four frequencies that fall together after thinning make one matrix of half their norm. Where
-    /// that would be too much work, it is the sum of the norms of the kernels' entries.
+    /// With stride 2, the four frequencies that fall together after thinning make one matrix of
+    /// half their norm. Where that would be too much work, it is the sum of the norms of the
+    /// kernels' entries.
     ///
     /// # Errors
     /// Never for kernels that [`new`](Self::new) took.

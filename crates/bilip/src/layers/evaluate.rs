@@ -1,18 +1,18 @@
 //! Evaluation with a proved bound on its own rounding error, at two prices.
 //!
-//! *Plain*: the ordinary f64 forward pass, with an a-priori bound from the norms of the weights and the size of the
-//! hidden state (Higham's γ_k; any order of summation, fused or not).
-//! *Accurate*: the same pass in double-double arithmetic (error-free products and sums), at several times the cost,
-//! for the rows whose plain bound is not good enough; its error is quadratic in the unit roundoff for piecewise
-//! linear activations and a few roundings of the activation otherwise.
+//! *Plain*: the ordinary f64 forward pass, with an a-priori bound from the norms of the weights and
+//! the size of the hidden state (Higham's γ_k; any order of summation, fused or not). *Accurate*:
+//! the same pass in double-double arithmetic (error-free products and sums), at several times the
+//! cost, for the rows whose plain bound is not good enough; its error is quadratic in the unit
+//! roundoff for piecewise linear activations and a few roundings of the activation otherwise.
 //!
-//! Inside a monotone layer a perturbation `e` of the pre-activations moves the hidden state by `w = D(Vw + e)` with
-//! slopes `0 ⪯ D ⪯ I`. Then `⟨w, Vw + e − w⟩ ≥ 0`, so `‖Sᵀw‖² ≤ wᵀ(I − (V+Vᵀ)/2)w ≤ ⟨w, e⟩ ≤ a‖e‖²` with `‖w‖ ≤ a‖e‖`
-//! by recursion over the layers: the output feels only the square root of the amplification `a`. Between layers an
-//! error grows by the certified ν.
+//! Inside a monotone layer a perturbation `e` of the pre-activations moves the hidden state by `w =
+//! D(Vw + e)` with slopes `0 ⪯ D ⪯ I`. Then `⟨w, Vw + e − w⟩ ≥ 0`, so `‖Sᵀw‖² ≤ wᵀ(I − (V+Vᵀ)/2)w ≤
+//! ⟨w, e⟩ ≤ a‖e‖²` with `‖w‖ ≤ a‖e‖` by recursion over the layers: the output feels only the square
+//! root of the amplification `a`. Between layers an error grows by the certified ν.
 //!
-//! The elementary functions of the platform's libm are taken to be accurate to 4 units in the last place, which the
-//! common ones (glibc, musl, Apple, MSVC) meet with room to spare.
+//! The elementary functions of the platform's libm are taken to be accurate to 4 units in the last
+//! place, which the common ones (glibc, musl, Apple, MSVC) meet with room to spare.
 
 use crate::base::double::Pair;
 use crate::base::real::UNIT_ROUNDOFF;

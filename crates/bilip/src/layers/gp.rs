@@ -1,9 +1,11 @@
-//! A Gaussian process on random features: how sure a network can be, by the distance of an input to its data.
+//! A Gaussian process on random features: how sure a network can be, by the distance of an input to
+//! its data.
 //!
-//! With `φ(h) = √(2/D)·cos(Ωh + b)`, Gaussian frequencies Ω and uniform phases b, `⟨φ(h), φ(h')⟩` approximates the kernel
-//! `exp(−‖h − h'‖²/2ℓ²)` (Rahimi and Recht 2007); a linear model `⟨φ(h), β⟩` with a standard normal prior on β is then a Gaussian process.
-//! Its posterior covariance is `ρ(ρI + Σ wᵢφᵢφᵢᵀ)⁻¹`: exact for regression with noise of variance ρ and all weights 1, Laplace's approximation for
-//! classification with weights p(1 − p).
+//! With `φ(h) = √(2/D)·cos(Ωh + b)`, Gaussian frequencies Ω and uniform phases b, `⟨φ(h), φ(h')⟩`
+//! approximates the kernel `exp(−‖h − h'‖²/2ℓ²)` (Rahimi and Recht 2007); a linear model `⟨φ(h),
+//! β⟩` with a standard normal prior on β is then a Gaussian process. Its posterior covariance is
+//! `ρ(ρI + Σ wᵢφᵢφᵢᵀ)⁻¹`: exact for regression with noise of variance ρ and all weights 1,
+//! Laplace's approximation for classification with weights p(1 − p).
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
@@ -53,8 +55,9 @@ impl RandomFeatures {
         })
     }
 
-    /// `count` features of `inputs` numbers for the kernel of the given length scale. Orthogonal ones (Yu et al. 2016) come in blocks of
-    /// perpendicular frequencies, which approximate the kernel better; their lengths are those of independent ones.
+    /// `count` features of `inputs` numbers for the kernel of the given length scale. Orthogonal
+    /// ones (Yu et al. 2016) come in blocks of perpendicular frequencies, which approximate the
+    /// kernel better; their lengths are those of independent ones.
     ///
     /// # Errors
     /// On sizes of zero and a length scale that is not positive.
@@ -77,7 +80,8 @@ impl RandomFeatures {
             let mut first = 0;
             while first < count {
                 let rows = inputs.min(count - first);
-                // The rows of a Gaussian matrix's Q are perpendicular and, as a set, without preferred direction.
+                // The rows of a Gaussian matrix's Q are perpendicular and, as a set, without
+                // preferred direction.
                 let q = rng.matrix(inputs, inputs, 1.0).qr().compute_thin_Q();
                 for i in 0..rows {
                     let length = frequencies.row(first + i).norm_l2();
@@ -99,8 +103,8 @@ impl RandomFeatures {
         Self::new(frequencies, phases)
     }
 
-    /// The same features of rows that are first moved to mean 0 and scaled to variance 1 (each row by itself). Distances between rows are not kept by
-    /// that.
+    /// The same features of rows that are first moved to mean 0 and scaled to variance 1 (each row
+    /// by itself). Distances between rows are not kept by that.
     pub fn with_normalized_inputs(self) -> Self {
         RandomFeatures {
             normalized: true,
@@ -201,13 +205,14 @@ impl PosteriorPrecision {
         })
     }
 
-    /// Takes all that is known so far, but not the prior, down to a share: the step of a moving average.
+    /// Takes all that is known so far, but not the prior, down to a share: the step of a moving
+    /// average.
     ///
     /// # Errors
     /// Unless the share is between 0 and 1.
     pub fn fade(&mut self, share: f64) -> Result<()> {
         if !(0.0..=1.0).contains(&share) {
-            return Err(Error::setting("share", share, "must lie between 0 and 1"));
+            return Err(Error::setting("share", share, "must be between 0 and 1"));
         }
         let count = self.matrix.nrows();
         for j in 0..count {
@@ -324,7 +329,8 @@ impl GpHead {
         })
     }
 
-    /// The exact posterior of a regression with noise of variance ρ: `β = (ρI + ΦᵀΦ)⁻¹Φᵀy`, without bias. Rows `h` and targets `[batch, outputs]`.
+    /// The exact posterior of a regression with noise of variance ρ: `β = (ρI + ΦᵀΦ)⁻¹Φᵀy`, without
+    /// bias. Rows `h` and targets `[batch, outputs]`.
     ///
     /// # Errors
     /// When sizes do not fit, or the precision is not positive definite.
@@ -352,7 +358,8 @@ impl GpHead {
         Self::new(features, weights, vec![0.0; outputs], &precision)
     }
 
-    /// A head from its parts with the factor L of the inverse covariance, `LLᵀ`, given by the rows of its lower triangle.
+    /// A head from its parts with the factor L of the inverse covariance, `LLᵀ`, given by the rows
+    /// of its lower triangle.
     ///
     /// # Errors
     /// When sizes do not fit, a number is not finite, or the diagonal of L is not positive.
@@ -417,8 +424,8 @@ impl GpHead {
         &self.features
     }
 
-    /// Means and variances of every row: `[batch, outputs]` and `[batch]`. The variance is the same for all outputs, and does not contain that of
-    /// the noise.
+    /// Means and variances of every row: `[batch, outputs]` and `[batch]`. The variance is the same
+    /// for all outputs, and does not contain that of the noise.
     ///
     /// # Errors
     /// When the numbers do not make rows.
@@ -462,7 +469,8 @@ impl GpHead {
         Ok((mean, variance))
     }
 
-    /// Covariances of the rows with each other, `batch × batch`, the same for all outputs; the variances of [`predict`](Self::predict) are their diagonal.
+    /// Covariances of the rows with each other, `batch × batch`, the same for all outputs; the
+    /// variances of [`predict`](Self::predict) are their diagonal.
     ///
     /// # Errors
     /// When the numbers do not make rows.
@@ -481,8 +489,9 @@ impl GpHead {
         half
     }
 
-    /// Probabilities of the classes of every row, `[batch, outputs]`, the outputs taken as logits: the mean-field approximation of their mean over the
-    /// posterior, `softmax(f/√(1 + λσ²))`, with λ = π/8 the customary factor.
+    /// Probabilities of the classes of every row, `[batch, outputs]`, the outputs taken as logits:
+    /// the mean-field approximation of their mean over the posterior, `softmax(f/√(1 + λσ²))`, with
+    /// λ = π/8 the customary factor.
     ///
     /// # Errors
     /// When the numbers do not make rows, or the factor is negative.
@@ -516,7 +525,8 @@ mod tests {
 
     #[test]
     fn the_posterior_of_a_regression_is_that_of_the_kernel() {
-        // In the space of functions: mean K₊(K + ρI)⁻¹y, covariance K₊₊ − K₊(K + ρI)⁻¹K₊ᵀ, with the features' own kernel.
+        // In the space of functions: mean K₊(K + ρI)⁻¹y, covariance K₊₊ − K₊(K + ρI)⁻¹K₊ᵀ, with the
+        // features' own kernel.
         let mut rng = Rng::new(1);
         for orthogonal in [false, true] {
             let features = RandomFeatures::draw(3, 64, 1.5, orthogonal, &mut rng).unwrap();

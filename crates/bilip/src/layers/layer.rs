@@ -16,7 +16,8 @@ pub(crate) enum Direction {
     Reverse,
 }
 
-/// Reusable hidden-state buffers; they grow to the largest block seen and are then never reallocated.
+/// Reusable hidden-state buffers; they grow to the largest block seen and are then never
+/// reallocated.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Buffers<T> {
     pub(crate) current: Vec<T>,
@@ -34,8 +35,8 @@ impl<T: Real> Buffers<T> {
     }
 }
 
-/// Rows of a block of a forward pass: large enough for GEMM to run at its rate, small enough that the hidden state of
-/// a 256-wide layer stays in a 1 MiB second-level cache.
+/// Rows of a block of a forward pass: large enough for GEMM to run at its rate, small enough that
+/// the hidden state of a 256-wide layer stays in a 1 MiB second-level cache.
 pub(crate) const BLOCK_ROWS: usize = 128;
 
 /// A layer `Rⁿ → Rⁿ`.
@@ -57,8 +58,8 @@ pub(crate) trait Layer<T: Real>: Sync {
     /// The proof, made again.
     fn prove_again(&self) -> LayerCertificate;
 
-    /// Computes what a pass with error bounds needs of the layer, on all cores: ahead of a parallel region, inside of
-    /// which every thread would compute it for itself.
+    /// Computes what a pass with error bounds needs of the layer, on all cores: ahead of a parallel
+    /// region, inside of which every thread would compute it for itself.
     fn prepare(&self) {
         self.proof();
     }
@@ -92,7 +93,8 @@ pub(crate) trait Layer<T: Real>: Sync {
 
 /// A layer in f64 that knows how exactly it is evaluated.
 pub(crate) trait Evaluate: Layer<f64> {
-    /// A bound on the Euclidean rounding error of row `j` of the last [`Layer::forward_cols`], which went from `x` to `y`.
+    /// A bound on the Euclidean rounding error of row `j` of the last [`Layer::forward_cols`],
+    /// which went from `x` to `y`.
     ///
     /// `bias_error` bounds the Euclidean error of the row's bias.
     fn rounding_error(&self, row: EvaluatedRow<'_>) -> f64;

@@ -63,7 +63,8 @@ impl<T: Real> Mlp<T> {
         &self.layers
     }
 
-    /// The same perceptron with its numbers rounded to (or, from f32, converted exactly to) another type.
+    /// The same perceptron with its numbers rounded to (or, from f32, converted exactly to) another
+    /// type.
     pub fn convert<U: Real>(&self) -> Mlp<U> {
         let layers = self
             .layers
@@ -108,7 +109,8 @@ impl<T: Real> Mlp<T> {
 }
 
 impl Mlp<f64> {
-    /// The value at one `p`, correctly rounded up to a few units, with a bound on its Euclidean error.
+    /// The value at one `p`, correctly rounded up to a few units, with a bound on its Euclidean
+    /// error.
     pub(crate) fn forward_accurate(&self, p: &[f64]) -> (Vec<f64>, f64) {
         let (mut hi, mut lo) = (p.to_vec(), vec![0.0; p.len()]);
         let mut error = 0.0;

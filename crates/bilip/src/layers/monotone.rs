@@ -3,8 +3,8 @@
 //! ```text
 //! ẑ = σ̂(Vẑ + √(2γ)Sx + b̂),   F(x) = μx + √(γ/2)Sᵀẑ + b_y,
 //! ```
-//! with `V` strictly lower triangular by hidden layers. All blocks have one column per row of the batch; those of the
-//! hidden state have all hidden layers below each other.
+//! with `V` strictly lower triangular by hidden layers. All blocks have one column per row of the
+//! batch; those of the hidden state have all hidden layers below each other.
 
 use std::borrow::Cow;
 
@@ -84,8 +84,8 @@ pub(crate) fn hidden(layer: &dyn Monotone) -> usize {
     layer.widths().iter().sum()
 }
 
-/// One pass through the hidden layers: `each(j, i, v)` is told the `√(2γ)Sx + Vz` of number `i` of row `j` and returns
-/// what it passes on.
+/// One pass through the hidden layers: `each(j, i, v)` is told the `√(2γ)Sx + Vz` of number `i` of
+/// row `j` and returns what it passes on.
 pub(crate) fn hidden_pass(
     layer: &dyn Monotone,
     x: MatRef<'_, f64>,

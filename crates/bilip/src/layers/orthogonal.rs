@@ -1,4 +1,5 @@
-//! The orthogonal layer `O(x) = Px + q`: an isometry, up to the rounding of the stored `P`, which is bounded.
+//! The orthogonal layer `O(x) = Px + q`: an isometry, up to the rounding of the stored `P`, which
+//! is bounded.
 
 use std::sync::Arc;
 
@@ -19,8 +20,8 @@ use crate::layers::layer::{Buffers, Direction, Evaluate, EvaluatedRow, Layer};
 
 /// `y = Px + q` with `PᵀP = I`; in row-vector batches, `x Pᵀ + q`.
 ///
-/// The stored `P` is orthogonal only up to rounding; [`bounds`](crate::BiLipschitz::bounds) are widened by a proved bound
-/// on `‖PᵀP − I‖`, so they hold for the very numbers stored.
+/// The stored `P` is orthogonal only up to rounding; [`bounds`](crate::BiLipschitz::bounds) are
+/// widened by a proved bound on `‖PᵀP − I‖`, so they hold for the very numbers stored.
 ///
 /// ```
 /// use bilip::{BiLipschitz, Orthogonal, faer::Mat};
@@ -58,7 +59,8 @@ impl<T: Real> Orthogonal<T> {
         Self::from_f64(cayley(free)?, bias)
     }
 
-    /// The layer whose `P` is the product of Householder reflections along the rows of `vectors`, see [`householder`].
+    /// The layer whose `P` is the product of Householder reflections along the rows of `vectors`,
+    /// see [`householder`].
     ///
     /// # Errors
     /// As for [`householder`], and when the bias has another size.
@@ -79,8 +81,8 @@ impl<T: Real> Orthogonal<T> {
     /// A layer from a matrix that is already orthogonal up to rounding.
     ///
     /// # Errors
-    /// On wrong shapes, entries that are not finite, and a matrix so far from orthogonal (`‖PᵀP − I‖ ≥ 1`) that it
-    /// might not be invertible.
+    /// On wrong shapes, entries that are not finite, and a matrix so far from orthogonal (`‖PᵀP −
+    /// I‖ ≥ 1`) that it might not be invertible.
     pub fn from_explicit(matrix: Mat<T>, bias: Vec<T>) -> Result<Self> {
         let certificate = certify_orthogonal(to_f64(matrix.as_ref()).as_ref())?;
         Self::assemble(matrix, bias, Late::of(certificate))

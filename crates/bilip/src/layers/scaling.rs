@@ -1,4 +1,5 @@
-//! The change of variables `x ↦ d∘x + b` with powers of two for d: units of measurement, inside the guarantee.
+//! The change of variables `x ↦ d∘x + b` with powers of two for d: units of measurement, inside the
+//! guarantee.
 
 use faer::{MatMut, MatRef};
 
@@ -13,8 +14,8 @@ use crate::layers::layer::{Buffers, Direction, Evaluate, EvaluatedRow, Layer};
 
 /// `y = d∘x + b`, column by column: standardized variables from a user's own, or back.
 ///
-/// Every factor is a power of two, so that the products are exact, the bounds are exactly `(min d, max d)`, and those of a
-/// network around it are exactly the network's times these.
+/// Every factor is a power of two, so that the products are exact, the bounds are exactly `(min d,
+/// max d)`, and those of a network around it are exactly the network's times these.
 ///
 /// ```
 /// use bilip::{BiLipschitz, Scaling};
@@ -35,8 +36,8 @@ impl<T: Real> Scaling<T> {
     /// The layer of factors and shifts.
     ///
     /// # Errors
-    /// On empty or unequal lists, factors that are not positive powers of two within 1e±100, and shifts that are not
-    /// finite.
+    /// On empty or unequal lists, factors that are not positive powers of two within 1e±100, and
+    /// shifts that are not finite.
     pub fn new(scale: Vec<T>, shift: Vec<T>) -> Result<Self> {
         if scale.is_empty() || scale.len() != shift.len() {
             return Err(Error::shape(

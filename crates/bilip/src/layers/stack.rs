@@ -1,4 +1,5 @@
-//! Sequences of layers: forward pass, linearization and products with the Jacobian, written once for any layers.
+//! Sequences of layers: forward pass, linearization and products with the Jacobian, written once
+//! for any layers.
 
 use std::ops::Range;
 
@@ -239,7 +240,8 @@ impl<'a, T: Real> Stack<'a, T> {
         slopes
     }
 
-    /// `J w` or `Jᵀ w` in place, `directions` columns of `w` for every column the slopes were recorded for.
+    /// `J w` or `Jᵀ w` in place, `directions` columns of `w` for every column the slopes were
+    /// recorded for.
     pub(crate) fn apply_linear(
         &self,
         slopes: &[Mat<T>],
@@ -298,7 +300,8 @@ impl<'a, T: Real> Stack<'a, T> {
         Ok(parts.concat())
     }
 
-    /// For every column of the block, `n` columns `J eⱼ` (forward) or `Jᵀ eᵢ` (reverse); `x` becomes `G(x)`.
+    /// For every column of the block, `n` columns `J eⱼ` (forward) or `Jᵀ eᵢ` (reverse); `x`
+    /// becomes `G(x)`.
     pub(crate) fn jacobian_rows(
         &self,
         x: &mut [T],

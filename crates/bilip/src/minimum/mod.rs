@@ -94,6 +94,7 @@ impl<T: Real> PartialPlNet<T> {
 
 /// A plain gradient method on f, for comparison: it uses nothing of the structure.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum GradientMethod {
     /// `x ← x − rate·∇f`.
     Descent {

@@ -9,7 +9,8 @@ use crate::base::real::Precision;
 use crate::certify::LayerKind;
 use crate::layers::activation::Activation;
 
-/// The newest version of the file format. Networks on vectors are written as version 1, networks on images as 2.
+/// The newest version of the file format. Networks on vectors are written as version 1, networks on
+/// images as 2.
 pub const FORMAT_VERSION: u32 = 2;
 
 /// Files larger than this are refused: 4 GiB.
@@ -69,7 +70,7 @@ impl StoredLayer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
+pub(super) enum NetworkKind {
     MonLip,
     BiLipNet,
     PlNet,
@@ -87,7 +88,7 @@ pub(super) type MlpSizes = Vec<usize>;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Header<C> {
     pub(super) format_version: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: NetworkKind,
     pub(super) precision: Precision,
     pub(super) n: usize,
     #[serde(default)]
@@ -119,7 +120,7 @@ pub(super) struct Header<C> {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ImageHeader<C> {
     pub(super) format_version: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: NetworkKind,
     pub(super) precision: Precision,
     /// Channels and side of the images that go in.
     pub(super) channels: usize,

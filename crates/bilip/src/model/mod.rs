@@ -1,11 +1,14 @@
-//! The model file: explicit weights in a safetensors container, everything else as JSON in its metadata.
+//! The model file: explicit weights in a safetensors container, everything else as JSON in its
+//! metadata.
 //!
-//! A file is checked completely before any of it is used: container, format version, kind, sizes, shapes and types of
-//! every tensor, finite numbers, bounds. Memory stays proportional to the size of the file, which is limited.
+//! A file is checked completely before any of it is used: container, format version, kind, sizes,
+//! shapes and types of every tensor, finite numbers, bounds. Memory stays proportional to the size
+//! of the file, which is limited.
 //!
-//! **Nothing that a file says of itself is taken for a proof.** Bounds and certificate in a file are claims
-//! ([`StoredCertificate`]); bounds of a loaded network are proved from its weights when they are first asked for, and
-//! [`Model::load_verified`] asks at once. Saving goes through a temporary file and a rename.
+//! **Nothing that a file says of itself is taken for a proof.** Bounds and certificate in a file
+//! are claims ([`StoredCertificate`]); bounds of a loaded network are proved from its weights when
+//! they are first asked for, and [`Model::load_verified`] asks at once. Saving goes through a
+//! temporary file and a rename.
 
 mod format;
 mod network;
@@ -35,11 +38,12 @@ use crate::certify::{Certificate, out_of_range};
 use crate::inverse::{Inverse, InverseOptions};
 use crate::minimum::Minimum;
 
-/// What a model file holds: a network of any kind and precision, and where it came from. One set of verbs for all.
+/// What a model file holds: a network of any kind and precision, and where it came from. One set of
+/// verbs for all.
 ///
 /// ```
-/// # use bilip::{Activation, Bounds, InverseOptions, Model, MonLip, MonLipFree, Network, Rng};
-/// # let free = MonLipFree::random(2, &[8, 8], Bounds::new(0.5, 2.0)?, Activation::Relu, 1.0, &mut Rng::new(1))?;
+/// # use bilip::{Bounds, InverseOptions, Model, MonLip, MonLipFree, Network, RandomLayer, Rng};
+/// # let free = MonLipFree::random(&RandomLayer::new(2, &[8, 8], Bounds::new(0.5, 2.0)?).with_bias(1.0), &mut Rng::new(1))?;
 /// # let folder = std::env::temp_dir().join(format!("bilip-example-{}", std::process::id()));
 /// # std::fs::create_dir_all(&folder).unwrap();
 /// # let path = folder.join("sensor.safetensors");
@@ -173,10 +177,12 @@ impl Model {
         }
     }
 
-    /// The network at every row of x, `[batch, n] → [batch, outputs]`, computed in the precision of the weights.
+    /// The network at every row of x, `[batch, n] → [batch, outputs]`, computed in the precision of
+    /// the weights.
     ///
-    /// Values of a map, the value of a scalar, features, or the probabilities of the classes and their uncertainty. A
-    /// partial network takes one row of p per row of x; for all others p is empty.
+    /// Values of a map, the value of a scalar, features, or the probabilities of the classes and
+    /// their uncertainty. A partial network takes one row of p per row of x; for all others p is
+    /// empty.
     ///
     /// # Errors
     /// On batches of the wrong size or with NaN or infinity.
@@ -187,7 +193,8 @@ impl Model {
         }
     }
 
-    /// `J(x)ᵀw` at every row, with one number of w per output: for a scalar and `w = 1`, its gradient.
+    /// `J(x)ᵀw` at every row, with one number of w per output: for a scalar and `w = 1`, its
+    /// gradient.
     ///
     /// # Errors
     /// As [`evaluate`](Self::evaluate), and for classifiers and feature maps of images.
@@ -201,7 +208,8 @@ impl Model {
     /// The x with `G(x) = y` for every row, each with a certified error.
     ///
     /// # Errors
-    /// As [`BiLipschitz::inverse`](crate::BiLipschitz::inverse), and for networks without an inverse.
+    /// As [`BiLipschitz::inverse`](crate::BiLipschitz::inverse), and for networks without an
+    /// inverse.
     pub fn invert(&self, y: &[f64], p: &[f64], options: &InverseOptions) -> Result<Inverse> {
         match &self.network {
             Stored::F32(n) => n.invert(y, p, options),
@@ -220,7 +228,8 @@ impl Model {
         }
     }
 
-    /// The distance to a minimum that makes sense: a hundred-millionth of the largest unit that inputs are divided by.
+    /// The distance to a minimum that makes sense: a hundred-millionth of the largest unit that
+    /// inputs are divided by.
     pub fn natural_tolerance(&self) -> f64 {
         match &self.network {
             Stored::F32(n) => n.natural_tolerance(),
@@ -236,7 +245,8 @@ impl Model {
         }
     }
 
-    /// The network itself, for those who want the concrete type: `model.into_network().into_f64()?.into_bilipnet()`.
+    /// The network itself, for those who want the concrete type:
+    /// `model.into_network().into_f64()?.into_bilipnet()`.
     pub fn into_network(self) -> Stored {
         self.network
     }
@@ -255,7 +265,8 @@ impl Model {
     /// Reads the contents of a model file.
     ///
     /// # Errors
-    /// [`Error::ModelFile`] and others on anything that is not a complete, consistent model of this format version.
+    /// [`Error::ModelFile`] and others on anything that is not a complete, consistent model of this
+    /// format version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let tensors = SafeTensors::deserialize(bytes)
             .map_err(|e| Error::file(format!("not a complete safetensors file ({e})")))?;
@@ -308,15 +319,18 @@ impl Model {
         })
     }
 
-    /// What the file that this model was read from says is proved of it; `None` for a model made here.
+    /// What the file that this model was read from says is proved of it; `None` for a model made
+    /// here.
     pub fn stored_certificate(&self) -> Option<&StoredCertificate> {
         self.stored.as_ref()
     }
 
-    /// Reads a model file. What is proved of it is found out when it is first asked for, from the weights alone.
+    /// Reads a model file. What is proved of it is found out when it is first asked for, from the
+    /// weights alone.
     ///
     /// # Errors
-    /// As for [`from_bytes`](Self::from_bytes), and when the file cannot be read or is larger than [`MAX_FILE_SIZE`].
+    /// As for [`from_bytes`](Self::from_bytes), and when the file cannot be read or is larger than
+    /// [`MAX_FILE_SIZE`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         Self::from_bytes(&read_file(path.as_ref())?)
     }
@@ -324,8 +338,8 @@ impl Model {
     /// Reads a model file and proves the bounds that it claims.
     ///
     /// # Errors
-    /// As for [`load`](Self::load), [`Error::ClaimNotProved`] when other bounds are proved than those claimed, and
-    /// [`Error::NotCertifiable`] when none are.
+    /// As for [`load`](Self::load), [`Error::ClaimNotProved`] when other bounds are proved than
+    /// those claimed, and [`Error::NotCertifiable`] when none are.
     pub fn load_verified(path: impl AsRef<Path>) -> Result<Self> {
         let model = Self::load(path)?;
         let certificate = model.certificate();
@@ -349,7 +363,8 @@ impl Model {
     /// Writes a model file: to a temporary file beside it first, which then takes its place.
     ///
     /// # Errors
-    /// When the directory does not exist or cannot be written to, or the disk is full; the old file is then untouched.
+    /// When the directory does not exist or cannot be written to, or the disk is full; the old file
+    /// is then untouched.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         write_file(path, &self.to_bytes()?)
     }
@@ -368,7 +383,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>> {
     if info.len() > MAX_FILE_SIZE {
         return Err(too_large(path));
     }
-    // Reads grow with what is really there, so a length that lies costs nothing.
+    // Reads grow with what is really there, so a wrong length costs nothing.
     let mut bytes = Vec::new();
     file.take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes).map_err(io)?;
     if bytes.len() as u64 > MAX_FILE_SIZE {

@@ -1,6 +1,6 @@
 //! A network of any kind: one set of verbs for all of them.
 
-use super::format::Kind;
+use super::format::NetworkKind;
 use crate::base::bounds::{Bounds, Claimed};
 use crate::base::error::{Error, Result, check_rows};
 use crate::base::real::Real;
@@ -69,32 +69,32 @@ impl Stored {
 }
 
 impl<T: Real> Network<T> {
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> NetworkKind {
         match self {
-            Network::MonLip(_) => Kind::MonLip,
-            Network::BiLipNet(_) => Kind::BiLipNet,
-            Network::PlNet(_) => Kind::PlNet,
-            Network::PartialBiLipNet(_) => Kind::PartialBiLipNet,
-            Network::PartialPlNet(_) => Kind::PartialPlNet,
-            Network::Classifier(_) => Kind::Classifier,
-            Network::ConvBiLipNet(_) => Kind::ConvBiLipNet,
-            Network::ImageFeatures(_) => Kind::ImageFeatures,
-            Network::ImageClassifier(_) => Kind::ImageClassifier,
+            Network::MonLip(_) => NetworkKind::MonLip,
+            Network::BiLipNet(_) => NetworkKind::BiLipNet,
+            Network::PlNet(_) => NetworkKind::PlNet,
+            Network::PartialBiLipNet(_) => NetworkKind::PartialBiLipNet,
+            Network::PartialPlNet(_) => NetworkKind::PartialPlNet,
+            Network::Classifier(_) => NetworkKind::Classifier,
+            Network::ConvBiLipNet(_) => NetworkKind::ConvBiLipNet,
+            Network::ImageFeatures(_) => NetworkKind::ImageFeatures,
+            Network::ImageClassifier(_) => NetworkKind::ImageClassifier,
         }
     }
 
     /// The kind of network, in words.
     pub fn kind_name(&self) -> &'static str {
         match self.kind() {
-            Kind::MonLip => "monotone layer",
-            Kind::BiLipNet => "BiLipNet",
-            Kind::PlNet => "PLNet",
-            Kind::PartialBiLipNet => "partial BiLipNet",
-            Kind::PartialPlNet => "partial PLNet",
-            Kind::Classifier => "classifier",
-            Kind::ConvBiLipNet => "BiLipNet on images",
-            Kind::ImageFeatures => "feature map of images",
-            Kind::ImageClassifier => "classifier of images",
+            NetworkKind::MonLip => "monotone layer",
+            NetworkKind::BiLipNet => "BiLipNet",
+            NetworkKind::PlNet => "PLNet",
+            NetworkKind::PartialBiLipNet => "partial BiLipNet",
+            NetworkKind::PartialPlNet => "partial PLNet",
+            NetworkKind::Classifier => "classifier",
+            NetworkKind::ConvBiLipNet => "BiLipNet on images",
+            NetworkKind::ImageFeatures => "feature map of images",
+            NetworkKind::ImageClassifier => "classifier of images",
         }
     }
 
@@ -154,8 +154,8 @@ impl<T: Real> Network<T> {
         }
     }
 
-    /// What is proved of the same network in another program that stores the constants of its formula
-    /// ([`MonLip::formula_constants`]) beside the weights, all in this network's precision.
+    /// What is proved of the same network in another program that stores the constants of its
+    /// formula ([`MonLip::formula_constants`]) beside the weights, all in this network's precision.
     pub fn certificate_of_constants(&self) -> Certificate {
         let bounds = self.monotone().into_iter().map(MonLip::bounds_of_constants);
         self.certificate().with_monotone(bounds)
@@ -243,9 +243,11 @@ impl<T: Real> Network<T> {
         )
     }
 
-    /// The network at every row of x, with one row of p each for a partial network, in the precision of the weights.
+    /// The network at every row of x, with one row of p each for a partial network, in the
+    /// precision of the weights.
     ///
-    /// Values of a map, the value of a scalar, features, or the probabilities of the classes and their uncertainty.
+    /// Values of a map, the value of a scalar, features, or the probabilities of the classes and
+    /// their uncertainty.
     ///
     /// # Errors
     /// On batches of the wrong size or with NaN or infinity.
@@ -266,10 +268,12 @@ impl<T: Real> Network<T> {
         Ok(y.iter().map(|v| v.as_f64()).collect())
     }
 
-    /// `J(x)ᵀw` at every row, `w` with one number per output: for a scalar and `w = 1`, its gradient.
+    /// `J(x)ᵀw` at every row, `w` with one number per output: for a scalar and `w = 1`, its
+    /// gradient.
     ///
     /// # Errors
-    /// As [`evaluate`](Self::evaluate), and for networks that end in probabilities or features of images.
+    /// As [`evaluate`](Self::evaluate), and for networks that end in probabilities or features of
+    /// images.
     pub fn vjp(&self, x: &[f64], p: &[f64], w: &[f64]) -> Result<Vec<f64>> {
         self.check_parameters(p)?;
         let (x, p, w) = (narrow::<T>(x), narrow::<T>(p), narrow::<T>(w));
@@ -320,7 +324,8 @@ impl<T: Real> Network<T> {
         }
     }
 
-    /// The distance to a minimum that makes sense: a hundred-millionth of the largest unit that inputs are divided by.
+    /// The distance to a minimum that makes sense: a hundred-millionth of the largest unit that
+    /// inputs are divided by.
     pub fn natural_tolerance(&self) -> f64 {
         let scale = (self.net().filter(|_| self.is_potential()))
             .and_then(|net| net.input())

@@ -32,12 +32,13 @@ pub struct Onnx {
 impl Model {
     /// The network as an ONNX graph in its own precision, with more texts for its metadata.
     ///
-    /// The bounds in the metadata are proved of the graph: of the weights and of the constants that are written into
-    /// it ([`MonLip::formula_constants`]), as real numbers. What a runtime rounds while it evaluates is not covered.
+    /// The bounds in the metadata are proved of the graph: of the weights and of the constants that
+    /// are written into it ([`MonLip::formula_constants`]), as real numbers. What a runtime rounds
+    /// while it evaluates is not covered.
     ///
     /// # Errors
-    /// [`Error::NotCertifiable`] when nothing can be proved of the graph, and on networks that ONNX has no operators
-    /// for.
+    /// [`Error::NotCertifiable`] when nothing can be proved of the graph, and on networks that ONNX
+    /// has no operators for.
     pub fn to_onnx(&self, more: &BTreeMap<String, String>) -> Result<Onnx> {
         fn of<T: Real>(network: &Network<T>, more: &BTreeMap<String, String>) -> Result<Onnx> {
             let certificate = network.certificate_of_constants();
@@ -268,7 +269,8 @@ impl Graph {
             Activation::Identity => v.to_string(),
             // The rest is made of operators that runtimes have in double precision too.
             Activation::LeakyRelu(slope) => {
-                // s·v + r·relu(v), with r as large as s + r ≤ 1 allows: beyond, the slope would leave [0, 1].
+                // s·v + r·relu(v), with r as large as s + r ≤ 1 allows: beyond, the slope would
+                // leave [0, 1].
                 let own = T::round_from(slope.get());
                 let mut rest = T::round_from(1.0 - own.as_f64());
                 while two_sum_exceeds_one(own.as_f64(), rest.as_f64()) {
@@ -328,7 +330,8 @@ impl Graph {
             let s = l.s().subrows(offset, width);
             let s_in = self.transposed(s);
             let driven = self.node("MatMul", &[x, &s_in], &[]);
-            // Vectors, not scalars: runtimes fold a scalar beside a product into a single-precision attribute.
+            // Vectors, not scalars: runtimes fold a scalar beside a product into a single-precision
+            // attribute.
             let [gain_in, gain_out] = gains.map(|g| self.vector(&vec![g; width]));
             let mut v = self.node("Mul", &[&driven, &gain_in], &[]);
             if let Some(z) = &before {
@@ -464,7 +467,8 @@ impl Graph {
         let phases = self.vector(&numbers(head.features().phases()));
         let angle = self.node("Add", &[&angle, &phases], &[]);
         let cosine = self.node("Cos", &[&angle], &[]);
-        // The features' factor goes into the matrices: as a node of its own, runtimes fuse it in single precision.
+        // The features' factor goes into the matrices: as a node of its own, runtimes fuse it in
+        // single precision.
         let scale = Scale((2.0 / d as f64).sqrt());
         let weights = head.weights().transpose() * scale;
         let weights = self.transposed(narrow(weights.as_ref()).as_ref());
@@ -535,7 +539,8 @@ fn value_info(name: &str, columns: usize, elem_type: i32) -> ValueInfo {
     }
 }
 
-/// The file of a network, with texts for its metadata. Inputs are `x` and, if it is partial, `p`; the output is `y`.
+/// The file of a network, with texts for its metadata. Inputs are `x` and, if it is partial, `p`;
+/// the output is `y`.
 fn encode<T: Real>(network: &Network<T>, metadata: &BTreeMap<String, String>) -> Result<Vec<u8>> {
     let data_type = match T::PRECISION {
         Precision::F32 => FLOAT,

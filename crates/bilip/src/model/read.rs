@@ -3,7 +3,7 @@
 use faer::Mat;
 use safetensors::tensor::SafeTensors;
 
-use super::format::{Block, Head, Header, ImageHeader, Kind, MlpSizes, Step, StoredCertificate};
+use super::format::{Block, Head, Header, ImageHeader, MlpSizes, NetworkKind, Step, StoredCertificate};
 use super::network::Network;
 use super::write::dtype;
 use crate::base::bounds::Bounds;
@@ -125,16 +125,19 @@ pub(super) fn read<T: Real>(
     }
     if matches!(
         header.kind,
-        Kind::ConvBiLipNet | Kind::ImageFeatures | Kind::ImageClassifier
+        NetworkKind::ConvBiLipNet | NetworkKind::ImageFeatures | NetworkKind::ImageClassifier
     ) {
         return Err(Error::file("networks on images have format version 2"));
     }
-    if header.kind == Kind::MonLip && blocks != 1 {
+    if header.kind == NetworkKind::MonLip && blocks != 1 {
         return Err(Error::file(format!(
             "a monotone layer needs one block, found {blocks}"
         )));
     }
-    let partial = matches!(header.kind, Kind::PartialBiLipNet | Kind::PartialPlNet);
+    let partial = matches!(
+        header.kind,
+        NetworkKind::PartialBiLipNet | NetworkKind::PartialPlNet
+    );
     check_certificate(header)?;
 
     let mut monotone = Vec::new();
@@ -165,7 +168,7 @@ pub(super) fn read<T: Real>(
         };
         monotone.push(MonLip::unproved(explicit)?);
     }
-    if header.kind == Kind::MonLip {
+    if header.kind == NetworkKind::MonLip {
         reader.finish()?;
         let layer = monotone.pop().ok_or_else(|| Error::file("no block"))?;
         if layer.design() != header.bounds {
@@ -219,17 +222,17 @@ pub(super) fn read<T: Real>(
         let hidden_bias = mlps("hidden_bias", &header.hidden_bias_networks)?;
         let net = PartialBiLipNet::new(net, orthogonal_bias, hidden_bias)?;
         match header.kind {
-            Kind::PartialPlNet => Network::PartialPlNet(PartialPlNet::new(net, header.offset)?),
+            NetworkKind::PartialPlNet => Network::PartialPlNet(PartialPlNet::new(net, header.offset)?),
             _ => Network::PartialBiLipNet(net),
         }
     } else {
         match header.kind {
-            Kind::PlNet if header.known_minimizer => {
+            NetworkKind::PlNet if header.known_minimizer => {
                 let x = reader.values("minimizer", &[n])?;
                 Network::PlNet(PlNet::with_minimizer(net, header.offset, x)?)
             }
-            Kind::PlNet => Network::PlNet(PlNet::new(net, header.offset)?),
-            Kind::Classifier => {
+            NetworkKind::PlNet => Network::PlNet(PlNet::new(net, header.offset)?),
+            NetworkKind::Classifier => {
                 let head = header
                     .head
                     .ok_or_else(|| Error::file("a classifier without a head"))?;
@@ -314,13 +317,13 @@ pub(super) fn read_images<T: Real>(
         });
     }
     let network = match header.kind {
-        Kind::ConvBiLipNet => match (steps.pop(), steps.is_empty()) {
+        NetworkKind::ConvBiLipNet => match (steps.pop(), steps.is_empty()) {
             (Some(ImageStep::Block(net)), true) if net.claim().bounds() == header.bounds => {
                 Network::ConvBiLipNet(net)
             }
             _ => return Err(Error::file("a network on images is one block with its bounds")),
         },
-        Kind::ImageFeatures | Kind::ImageClassifier => {
+        NetworkKind::ImageFeatures | NetworkKind::ImageClassifier => {
             let features = ImageFeatures::new(
                 steps,
                 reader.values("scale", &[channels])?,
@@ -329,8 +332,8 @@ pub(super) fn read_images<T: Real>(
                 header.bounds,
             )?;
             match (header.kind, header.head) {
-                (Kind::ImageFeatures, None) => Network::ImageFeatures(features),
-                (Kind::ImageClassifier, Some(head)) if head.inputs == features.outputs() => {
+                (NetworkKind::ImageFeatures, None) => Network::ImageFeatures(features),
+                (NetworkKind::ImageClassifier, Some(head)) if head.inputs == features.outputs() => {
                     let process = read_head(&mut reader, head, features.outputs())?;
                     Network::ImageClassifier(ImageClassifier::new(features, process, head.factor)?)
                 }
@@ -393,15 +396,16 @@ fn read_block<T: Real>(
     ConvBiLipNet::with_claim(monotone, orthogonal, bounds.into())
 }
 
-/// Checks that the stored certificate belongs to these layers and agrees with itself: that of an undamaged file does.
+/// Checks that the stored certificate belongs to these layers and agrees with itself: that of an
+/// undamaged file does.
 fn check_certificate(header: &Header<StoredCertificate>) -> Result<()> {
     let layers = &header.certificate.layers;
     let scalings = usize::from(header.input_scaling) + usize::from(header.output_scaling);
     let expected = match header.kind {
-        Kind::MonLip if scalings > 0 => {
+        NetworkKind::MonLip if scalings > 0 => {
             return Err(Error::file("a monotone layer has no change of variables"));
         }
-        Kind::MonLip => 1,
+        NetworkKind::MonLip => 1,
         _ => 2 * header.blocks.len() + 1 + scalings,
     };
     if layers.len() != expected {
@@ -415,7 +419,7 @@ fn check_certificate(header: &Header<StoredCertificate>) -> Result<()> {
         let scaling = (k == 0 && header.input_scaling) || (k + 1 == layers.len() && header.output_scaling);
         let consistent = if scaling {
             layer.is_consistent(LayerKind::Scaling, None)
-        } else if header.kind != Kind::MonLip && (k - first).is_multiple_of(2) {
+        } else if header.kind != NetworkKind::MonLip && (k - first).is_multiple_of(2) {
             layer.is_consistent(LayerKind::Orthogonal, None)
         } else {
             let block = &header.blocks[(k - first) / 2];

@@ -1,7 +1,7 @@
 //! JSON that says everything once, and objects where objects belong.
 //!
-//! Readers of JSON differ in what they make of a key that is there twice, and derived ones take a list for an object; a
-//! file whose meaning depends on its reader is refused.
+//! Readers of JSON differ in what they make of a key that is there twice, and derived ones take a
+//! list for an object; a file whose meaning depends on its reader is refused.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,8 @@ pub(crate) fn check_container(text: &[u8]) -> Result<(), serde_json::Error> {
     )
 }
 
-/// Checks the metadata of a model: an object, no key twice anywhere, objects where there must be some.
+/// Checks the metadata of a model: an object, no key twice anywhere, objects where there must be
+/// some.
 pub(crate) fn check_metadata(text: &str) -> Result<(), serde_json::Error> {
     check(serde_json::Deserializer::from_str(text), Expect::Object)
 }

@@ -7,8 +7,7 @@ use crate::base::error::{Error, Result};
 use crate::base::random::Rng;
 use crate::base::real::Real;
 use crate::certify::{Proved, out_of_range};
-use crate::layers::activation::Activation;
-use crate::layers::monlip::{MonLip, MonLipFree};
+use crate::layers::monlip::{MonLip, MonLipFree, RandomLayer};
 use crate::layers::orthogonal::Orthogonal;
 use crate::layers::scaling::Scaling;
 use crate::layers::stack::LayerRef;
@@ -29,8 +28,9 @@ pub struct BiLipNet<T> {
 /// Free parameters of a [`BiLipNet`].
 #[derive(Clone, Debug)]
 pub struct BiLipNetFree {
-    /// The whole network's bounds. The bounds in the monotone layers say how they are shared out: layer k gets its
-    /// share of `ln μ` and `ln ν`; see [`BiLipNetFree::share_bounds`] for equal shares.
+    /// The whole network's bounds. The bounds in the monotone layers say how they are shared out:
+    /// layer k gets its share of `ln μ` and `ln ν`; see [`BiLipNetFree::share_bounds`] for equal
+    /// shares.
     pub bounds: Bounds,
     /// Free matrix and bias of the K+1 orthogonal layers.
     pub orthogonal: Vec<(Mat<f64>, Vec<f64>)>,
@@ -48,37 +48,27 @@ impl BiLipNetFree {
         }
         Ok(())
     }
-}
 
-impl BiLipNetFree {
-    /// `blocks` monotone layers of the given hidden widths between orthogonal ones, all [`MonLipFree::random`]-like,
-    /// each with an equal share of the bounds.
+    /// `blocks` random monotone layers between random orthogonal ones, each with an equal share of
+    /// the bounds, which are the network's.
     ///
     /// # Errors
     /// When `n`, `blocks`, the number of hidden layers or a width is zero.
-    pub fn random(
-        n: usize,
-        units: &[usize],
-        blocks: usize,
-        bounds: Bounds,
-        activation: Activation,
-        bias_scale: f64,
-        rng: &mut Rng,
-    ) -> Result<Self> {
+    pub fn random(layer: &RandomLayer<'_>, blocks: usize, rng: &mut Rng) -> Result<Self> {
         if blocks == 0 {
             return Err(Error::setting("blocks", 0, "must be at least 1"));
         }
+        let n = layer.n;
         let mut free = BiLipNetFree {
-            bounds,
+            bounds: layer.bounds,
             orthogonal: Vec::new(),
             monotone: Vec::new(),
         };
         for k in 0..=blocks {
-            let bias = rng.normals(n).into_iter().map(|v| bias_scale * v).collect();
+            let bias = rng.normals(n).into_iter().map(|v| layer.bias * v).collect();
             free.orthogonal.push((rng.glorot(n.max(1), n.max(1)), bias));
             if k < blocks {
-                free.monotone
-                    .push(MonLipFree::random(n, units, bounds, activation, bias_scale, rng)?);
+                free.monotone.push(MonLipFree::random(layer, rng)?);
             }
         }
         free.share_bounds()?;
@@ -89,12 +79,13 @@ impl BiLipNetFree {
 impl<T: Real> BiLipNet<T> {
     /// The explicit network of free parameters, with `free.bounds` proved for the numbers stored.
     ///
-    /// The stored orthogonal matrices are isometries only up to rounding, so the monotone layers' bounds are moved
-    /// inwards by as much (a relative 1e-15 to 1e-13 in f64, 1e-7 to 1e-6 in f32): the *product* is what holds exactly.
+    /// The stored orthogonal matrices are isometries only up to rounding, so the monotone layers'
+    /// bounds are moved inwards by as much (a relative 1e-15 to 1e-13 in f64, 1e-7 to 1e-6 in f32):
+    /// the *product* is what holds exactly.
     ///
     /// # Errors
-    /// On parts that do not fit together, numbers that are not finite, monotone bounds whose product is not the
-    /// network's, or μ and ν too close for rounding to leave room between them.
+    /// On parts that do not fit together, numbers that are not finite, monotone bounds whose
+    /// product is not the network's, or μ and ν too close for rounding to leave room between them.
     pub fn from_free(free: &BiLipNetFree) -> Result<Self> {
         check_count(free.orthogonal.len(), free.monotone.len())?;
         let orthogonal = free
@@ -105,8 +96,8 @@ impl<T: Real> BiLipNet<T> {
         Self::with_orthogonal(orthogonal, &free.monotone, free.bounds)
     }
 
-    /// As [`from_free`](Self::from_free), with orthogonal layers that are explicit already, such as products of
-    /// Householder reflections.
+    /// As [`from_free`](Self::from_free), with orthogonal layers that are explicit already, such as
+    /// products of Householder reflections.
     ///
     /// # Errors
     /// As [`from_free`](Self::from_free).
@@ -135,8 +126,8 @@ impl<T: Real> BiLipNet<T> {
     /// A network from layers, claiming the bounds that their certificates prove.
     ///
     /// # Errors
-    /// Unless there is one orthogonal layer more than monotone ones, all of one dimension, and their product has a
-    /// positive μ.
+    /// Unless there is one orthogonal layer more than monotone ones, all of one dimension, and
+    /// their product has a positive μ.
     pub fn from_layers(orthogonal: Vec<Orthogonal<T>>, monotone: Vec<MonLip<T>>) -> Result<Self> {
         let net = Self::with_claim(orthogonal, monotone, Bounds::ISOMETRY.into())?;
         let proved = net.product().bounds().ok_or_else(out_of_range)?;
@@ -174,7 +165,8 @@ impl<T: Real> BiLipNet<T> {
         Proved::product(self.layers().iter().map(|layer| layer.bounds()))
     }
 
-    /// The same network in other variables: `output ∘ G ∘ input`, with the bounds that this gives it.
+    /// The same network in other variables: `output ∘ G ∘ input`, with the bounds that this gives
+    /// it.
     ///
     /// # Errors
     /// When a scaling has another dimension, there is one already, or the bounds leave their range.
@@ -298,7 +290,8 @@ fn check_count(orthogonal: usize, monotone: usize) -> Result<()> {
     Ok(())
 }
 
-/// Bounds for the monotone layers, inside their shares by just enough that the whole product proves `claim`.
+/// Bounds for the monotone layers, inside their shares by just enough that the whole product proves
+/// `claim`.
 pub(crate) fn inner_bounds<T: Real>(
     orthogonal: &[Proved],
     shares: &[Bounds],

@@ -1,4 +1,4 @@
-//! A classifier that knows how far a point lies from its data.
+//! A classifier that knows how far a point is from its data.
 
 use crate::base::error::{Error, Result, check_batch};
 use crate::base::real::Real;
@@ -7,11 +7,13 @@ use crate::layers::gp::GpHead;
 use crate::networks::bilipnet::BiLipNet;
 use crate::networks::map::BiLipschitz;
 
-/// A bi-Lipschitz feature map under a Gaussian process: `GP(G(x, 0))`, class probabilities with their uncertainty.
+/// A bi-Lipschitz feature map under a Gaussian process: `GP(G(x, 0))`, class probabilities with
+/// their uncertainty.
 ///
-/// Inputs are padded with zeros to the dimension of the feature map, which keeps distances as they are: so
-/// `μ‖x − x'‖ ≤ ‖G(x) − G(x')‖ ≤ ν‖x − x'‖` holds for the inputs. The process measures distances between features; what is far from all data in the one space is
-/// so in the other, and its probabilities go back to even.
+/// Inputs are padded with zeros to the dimension of the feature map, which keeps distances as they
+/// are: so `μ‖x − x'‖ ≤ ‖G(x) − G(x')‖ ≤ ν‖x − x'‖` holds for the inputs. The process measures
+/// distances between features; what is far from all data in the one space is so in the other, and
+/// its probabilities go back to even.
 #[derive(Clone, Debug)]
 pub struct Classifier<T> {
     net: BiLipNet<T>,
@@ -133,13 +135,14 @@ fn padded<T: Real>(x: &[T], inputs: usize, n: usize) -> Vec<T> {
 mod tests {
     use super::*;
     use crate::base::bounds::Bounds;
-    use crate::{Activation, BiLipNetFree, PosteriorPrecision, RandomFeatures, Rng};
+    use crate::{BiLipNetFree, PosteriorPrecision, RandomFeatures, RandomLayer, Rng};
     use faer::Mat;
 
     fn classifier(inputs: usize, n: usize) -> Classifier<f64> {
         let mut rng = Rng::new(4);
         let bounds = Bounds::new(0.5, 2.0).unwrap();
-        let free = BiLipNetFree::random(n, &[8, 8], 1, bounds, Activation::Relu, 1.0, &mut rng).unwrap();
+        let free =
+            BiLipNetFree::random(&RandomLayer::new(n, &[8, 8], bounds).with_bias(1.0), 1, &mut rng).unwrap();
         let net = BiLipNet::from_free(&free).unwrap();
         let features = RandomFeatures::draw(n, 200, 1.0, false, &mut rng).unwrap();
         // Ten points about the origin, in two classes by the sign of their first number.

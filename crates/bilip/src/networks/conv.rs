@@ -12,14 +12,15 @@ use crate::layers::stack::LayerRef;
 use crate::networks::bilipnet::inner_bounds;
 use crate::networks::map::{BiLipschitz, sealed};
 
-/// `O_K∘F_K∘…∘O_1∘F_1` on images `[channels, size, size]`: monotone layers by circular convolutions, each before an
-/// orthogonal map of the channels.
+/// `O_K∘F_K∘…∘O_1∘F_1` on images `[channels, size, size]`: monotone layers by circular
+/// convolutions, each before an orthogonal map of the channels.
 ///
 /// ```
-/// use bilip::{Activation, BiLipschitz, Bounds, ConvBiLipNet, ConvFree, InverseOptions, Orthogonal, Rng};
+/// use bilip::{BiLipschitz, Bounds, ConvBiLipNet, ConvFree, InverseOptions, Orthogonal};
+/// use bilip::{RandomConvLayer, Rng};
 ///
 /// let (bounds, mut rng) = (Bounds::new(0.2, 4.0)?, Rng::new(1));
-/// let free = ConvFree::random(3, 8, &[4, 4], 3, bounds, Activation::Relu, 0.1, &mut rng)?;
+/// let free = ConvFree::random(&RandomConvLayer::new(3, 8, &[4, 4], bounds).with_bias(0.1), &mut rng)?;
 /// let mixing = Orthogonal::<f32>::from_free(rng.glorot(3, 3).as_ref(), &[0.0; 3])?;
 /// let net = ConvBiLipNet::from_free(&[free], vec![mixing], bounds)?;
 /// assert_eq!(net.bounds().bounds(), Some(bounds));
@@ -40,12 +41,13 @@ pub struct ConvBiLipNet<T> {
 impl<T: Real> ConvBiLipNet<T> {
     /// The explicit network of free kernels, with `bounds` proved for the stored weights.
     ///
-    /// As in [`BiLipNet::from_free`](crate::BiLipNet::from_free), the monotone layers' bounds are moved inwards by what
-    /// rounding takes from the orthogonal maps.
+    /// As in [`BiLipNet::from_free`](crate::BiLipNet::from_free), the monotone layers' bounds are
+    /// moved inwards by what rounding takes from the orthogonal maps.
     ///
     /// # Errors
-    /// Unless there are as many orthogonal maps as monotone layers, at least one, all on images of one shape; when the
-    /// monotone layers' bounds do not multiply to `bounds`; and as [`ConvMonLip::from_free`].
+    /// Unless there are as many orthogonal maps as monotone layers, at least one, all on images of
+    /// one shape; when the monotone layers' bounds do not multiply to `bounds`; and as
+    /// [`ConvMonLip::from_free`].
     pub fn from_free(monotone: &[ConvFree], orthogonal: Vec<Orthogonal<T>>, bounds: Bounds) -> Result<Self> {
         let shares: Vec<Bounds> = monotone.iter().map(|m| m.bounds).collect();
         let isometries: Vec<Proved> = orthogonal.iter().map(|l| l.proof().proved()).collect();

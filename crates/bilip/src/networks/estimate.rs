@@ -1,4 +1,5 @@
-//! Measured slopes. These are *estimates*: true of the points looked at, and no bound for any other.
+//! Measured slopes. These are *estimates*: true of the points looked at, and no bound for any
+//! other.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +10,8 @@ use crate::layers::layer::Direction;
 use crate::layers::stack::Workspace;
 use crate::networks::map::{BiLipschitz, stack};
 
-/// The range of a quantity over the points it was measured at. Not a bound: [`Bounds`](crate::Bounds) are.
+/// The range of a quantity over the points it was measured at. Not a bound:
+/// [`Bounds`](crate::Bounds) are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The smallest value seen.
@@ -75,8 +77,8 @@ pub fn measured_slopes<T: Real, M: BiLipschitz<T> + ?Sized>(
     })))
 }
 
-/// The largest singular value of the Jacobian at every row, estimated by `iterations` steps of power iteration on
-/// `JᵀJ` from below.
+/// The largest singular value of the Jacobian at every row, estimated by `iterations` steps of
+/// power iteration on `JᵀJ` from below.
 ///
 /// `None` for an empty batch.
 ///

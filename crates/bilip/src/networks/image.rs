@@ -36,11 +36,11 @@ impl<T: Real> ImageStep<T> {
     }
 }
 
-/// `[channels, size, size] → [outputs]`: convolutions and bi-Lipschitz blocks; then per channel `relu(scale·x + shift)`,
-/// the mean over the image, and a linear map.
+/// `[channels, size, size] → [outputs]`: convolutions and bi-Lipschitz blocks; then per channel
+/// `relu(scale·x + shift)`, the mean over the image, and a linear map.
 ///
-/// What is proved is that every block has its bounds, that every convolution has at most its norm, and with these a
-/// Lipschitz bound of the whole. A mean over the image has no inverse.
+/// What is proved is that every block has its bounds, that every convolution has at most its norm,
+/// and with these a Lipschitz bound of the whole. A mean over the image has no inverse.
 #[derive(Clone, Debug)]
 pub struct ImageFeatures<T> {
     steps: Vec<ImageStep<T>>,
@@ -147,7 +147,7 @@ impl<T: Real> ImageFeatures<T> {
         let n = self.dim();
         let rows = check_batch("images", x, n)?;
         let mut out = Vec::with_capacity(rows * self.outputs());
-        // A block of images at a time: what lies between the layers is many times their size.
+        // A block of images at a time: what is between the layers is many times their size.
         for block in x.chunks(16 * n) {
             let mut at = block.to_vec();
             for step in &self.steps {
@@ -265,7 +265,8 @@ impl<T: Real> ImageClassifier<T> {
         self.head.outputs()
     }
 
-    /// Probabilities of the classes of every image, `[batch, channels, size, size] → [batch, classes]`.
+    /// Probabilities of the classes of every image, `[batch, channels, size, size] → [batch,
+    /// classes]`.
     ///
     /// # Errors
     /// When the numbers do not make images.

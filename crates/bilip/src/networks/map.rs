@@ -21,16 +21,18 @@ pub(crate) mod sealed {
 
 /// A map `Rⁿ → Rⁿ` with proved bounds `μ‖Δx‖ ≤ ‖ΔG‖ ≤ ν‖Δx‖`: evaluated, differentiated, inverted.
 ///
-/// Batches are row-major `[batch, n]` slices; a single row is a batch of one, an empty slice a batch of none.
-/// Batches are evaluated in parallel over blocks of rows. This trait is sealed.
+/// Batches are row-major `[batch, n]` slices; a single row is a batch of one, an empty slice a
+/// batch of none. Batches are evaluated in parallel over blocks of rows. This trait is sealed.
 pub trait BiLipschitz<T: Real>: sealed::Sealed + Sync {
     /// The dimension `n`.
     fn dim(&self) -> usize;
 
-    /// Proved bounds (μ, ν) of the stored weights. For weights from a file the proof is made when it is first asked for.
+    /// Proved bounds (μ, ν) of the stored weights. For weights from a file the proof is made when
+    /// it is first asked for.
     fn bounds(&self) -> Proved;
 
-    /// The bounds the network was designed for; [`bounds`](Self::bounds) equal them whenever they are proved.
+    /// The bounds the network was designed for; [`bounds`](Self::bounds) equal them whenever they
+    /// are proved.
     fn claim(&self) -> Claimed;
 
     /// The layers, in the order of application.
@@ -60,9 +62,11 @@ pub trait BiLipschitz<T: Real>: sealed::Sealed + Sync {
         stack(self).product(x, cotangent, Direction::Reverse)
     }
 
-    /// The exact Jacobian at every row, `[batch, n] → [batch, n, n]`, entry `[b, i, j] = ∂G_i/∂x_j`.
+    /// The exact Jacobian at every row, `[batch, n] → [batch, n, n]`, entry `[b, i, j] =
+    /// ∂G_i/∂x_j`.
     ///
-    /// Where a kinked activation has no derivative, the one from the left is used. Cost: `n` forward passes.
+    /// Where a kinked activation has no derivative, the one from the left is used. Cost: `n`
+    /// forward passes.
     ///
     /// # Errors
     /// As for [`forward`](Self::forward).
@@ -77,18 +81,20 @@ pub trait BiLipschitz<T: Real>: sealed::Sealed + Sync {
 
     /// The x with `G(x) = y` for every row, each with a certified error.
     ///
-    /// The stored numbers are converted, exactly, to `f64`, in which everything certified is computed.
+    /// The stored numbers are converted, exactly, to `f64`, in which everything certified is
+    /// computed.
     ///
     /// # Errors
-    /// On a batch of the wrong size or with NaN or infinity, and on settings out of range. A row that does not reach
-    /// the tolerance is no error: its [`Status`](crate::Status) says so.
+    /// On a batch of the wrong size or with NaN or infinity, and on settings out of range. A row
+    /// that does not reach the tolerance is no error: its [`Status`](crate::Status) says so.
     fn inverse(&self, y: &[f64], options: &InverseOptions) -> Result<Inverse> {
         with_f64(&self.layers(), |layers| {
             invert(&Stack::new(layers, None), y, options)
         })
     }
 
-    /// `J(x)⁻ᵀ w` for every row of `x = G⁻¹(y)`: the vector–Jacobian product of the inverse, by one transposed solve.
+    /// `J(x)⁻ᵀ w` for every row of `x = G⁻¹(y)`: the vector–Jacobian product of the inverse, by one
+    /// transposed solve.
     ///
     /// # Errors
     /// On batches of the wrong size or with NaN or infinity.
@@ -98,7 +104,8 @@ pub trait BiLipschitz<T: Real>: sealed::Sealed + Sync {
         })
     }
 
-    /// `G(x)` in f64 for every row, and for every row a proved bound on the Euclidean rounding error of the result.
+    /// `G(x)` in f64 for every row, and for every row a proved bound on the Euclidean rounding
+    /// error of the result.
     ///
     /// # Errors
     /// As for [`forward`](Self::forward).
@@ -127,7 +134,8 @@ pub trait BiLipschitz<T: Real>: sealed::Sealed + Sync {
         )
     }
 
-    /// Proves the bounds of the stored weights again, without regard to any certificate they came with.
+    /// Proves the bounds of the stored weights again, without regard to any certificate they came
+    /// with.
     fn verify(&self) -> Certificate {
         Certificate::from_layers(
             self.layers().iter().map(|l| l.layer().prove_again()).collect(),

@@ -1,4 +1,5 @@
-//! How good probabilities are, and how well an uncertainty tells known from unknown. Plain functions on slices.
+//! How good probabilities are, and how well an uncertainty tells known from unknown. Plain
+//! functions on slices.
 //!
 //! Probabilities are row-major, one row a sample and one column a class; labels are classes from 0.
 
@@ -91,8 +92,8 @@ pub fn brier_score(probabilities: &[f64], labels: &[usize]) -> Result<f64> {
     Ok(sum / labels.len() as f64)
 }
 
-/// How even the probabilities of every row are: `(1 − Σp²)·K/(K − 1)` for K classes, from 0 where one of them is sure to 1 where all are alike; with two classes,
-/// `4p(1 − p)`.
+/// How even the probabilities of every row are: `(1 − Σp²)·K/(K − 1)` for K classes, from 0 where
+/// one of them is sure to 1 where all are alike; with two classes, `4p(1 − p)`.
 ///
 /// # Errors
 /// When there are fewer than two classes, the numbers do not make rows, or are not probabilities.
@@ -105,7 +106,7 @@ pub fn uncertainty(probabilities: &[f64], classes: usize) -> Result<Vec<f64>> {
         ));
     }
     if let Some(p) = probabilities.iter().find(|p| !(0.0..=1.0 + 1e-9).contains(*p)) {
-        return Err(Error::setting("probability", p, "must lie between 0 and 1"));
+        return Err(Error::setting("probability", p, "must be between 0 and 1"));
     }
     let scale = classes as f64 / (classes as f64 - 1.0);
     Ok(probabilities
@@ -114,9 +115,9 @@ pub fn uncertainty(probabilities: &[f64], classes: usize) -> Result<Vec<f64>> {
         .collect())
 }
 
-/// The expected calibration error: samples are sorted into bins of equal width by the probability of their most probable
-/// class, `(0, 1/bins], (1/bins, 2/bins], …`; the error is the mean over samples of a bin's distance between its share of right
-/// decisions and its mean probability.
+/// The expected calibration error: samples are sorted into bins of equal width by the probability
+/// of their most probable class, `(0, 1/bins], (1/bins, 2/bins], …`; the error is the mean over
+/// samples of a bin's distance between its share of right decisions and its mean probability.
 ///
 /// # Errors
 /// As [`accuracy`], and when there are no bins.
@@ -155,10 +156,11 @@ fn ranked(negatives: &[f64], positives: &[f64]) -> Result<Vec<(f64, bool)>> {
     Ok(all)
 }
 
-/// The area under the receiver's operating characteristic: the probability that a positive has a larger score than a
-/// negative, ties counted half.
+/// The area under the receiver's operating characteristic: the probability that a positive has a
+/// larger score than a negative, ties counted half.
 ///
-/// For uncertainty as a detector, `negatives` are the scores of known data and `positives` those of unknown.
+/// For uncertainty as a detector, `negatives` are the scores of known data and `positives` those of
+/// unknown.
 ///
 /// # Errors
 /// When there are no scores of either kind, or one is not a number.
@@ -177,8 +179,8 @@ pub fn auroc(negatives: &[f64], positives: &[f64]) -> Result<f64> {
     Ok(twice as f64 / (2.0 * negatives.len() as f64 * positives.len() as f64))
 }
 
-/// The average precision, the area under the curve of precision against recall in steps: `Σ (R_k − R_{k−1})P_k` over
-/// falling thresholds.
+/// The average precision, the area under the curve of precision against recall in steps: `Σ (R_k −
+/// R_{k−1})P_k` over falling thresholds.
 ///
 /// # Errors
 /// As [`auroc`].

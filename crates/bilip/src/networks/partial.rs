@@ -14,7 +14,8 @@ use crate::networks::bilipnet::BiLipNet;
 use crate::networks::map::BiLipschitz;
 use crate::networks::plnet::{potential, residual};
 
-/// A BiLipNet whose orthogonal and hidden biases are functions of p, each its own [`Mlp`]; the weights are shared.
+/// A BiLipNet whose orthogonal and hidden biases are functions of p, each its own [`Mlp`]; the
+/// weights are shared.
 ///
 /// Batches of x and p go row by row together.
 #[derive(Clone, Debug)]
@@ -25,7 +26,8 @@ pub struct PartialBiLipNet<T> {
 }
 
 impl<T: Real> PartialBiLipNet<T> {
-    /// A partial network from a BiLipNet, whose own orthogonal and hidden biases are replaced, and the bias networks.
+    /// A partial network from a BiLipNet, whose own orthogonal and hidden biases are replaced, and
+    /// the bias networks.
     ///
     /// # Errors
     /// When the number of bias networks or their sizes do not fit.

@@ -7,10 +7,11 @@ use crate::layers::layer::Direction;
 use crate::networks::bilipnet::BiLipNet;
 use crate::networks::map::{BiLipschitz, stack};
 
-/// A Polyak–Łojasiewicz network `f(x) = ½Σ Gᵢ(x)² + c`, or `½‖G(x) − G(x₀)‖² + c` when the minimizer x₀ is known.
+/// A Polyak–Łojasiewicz network `f(x) = ½Σ Gᵢ(x)² + c`, or `½‖G(x) − G(x₀)‖² + c` when the
+/// minimizer x₀ is known.
 ///
-/// `½‖∇f‖² ≥ μ²(f − min f)` for all x, so every stationary point is the global minimum; `min f = c`,
-/// `f(x) − c = ½‖G(x) − g‖²`, and `‖x − x*‖ ≤ ‖G(x) − g‖/μ`.
+/// `½‖∇f‖² ≥ μ²(f − min f)` for all x, so every stationary point is the global minimum; `min f =
+/// c`, `f(x) − c = ½‖G(x) − g‖²`, and `‖x − x*‖ ≤ ‖G(x) − g‖/μ`.
 #[derive(Clone, Debug)]
 pub struct PlNet<T> {
     net: BiLipNet<T>,

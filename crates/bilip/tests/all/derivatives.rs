@@ -1,13 +1,21 @@
-//! Derivatives against central differences and against each other; f32 against f64; single rows without allocation.
+//! Derivatives against central differences and against each other; f32 against f64; single rows
+//! without allocation.
 
 use bilip::{
-    Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, InverseOptions, PlNet, Rng, local_lipschitz,
-    measured_slopes,
+    Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, InverseOptions, PlNet, RandomLayer, Rng,
+    local_lipschitz, measured_slopes,
 };
 
 fn net(activation: Activation, n: usize, seed: u64) -> BiLipNet<f64> {
     let bounds = Bounds::new(0.2, 5.0).unwrap();
-    let free = BiLipNetFree::random(n, &[7, 11, 5], 2, bounds, activation, 0.7, &mut Rng::new(seed)).unwrap();
+    let free = BiLipNetFree::random(
+        &RandomLayer::new(n, &[7, 11, 5], bounds)
+            .with_activation(activation)
+            .with_bias(0.7),
+        2,
+        &mut Rng::new(seed),
+    )
+    .unwrap();
     BiLipNet::from_free(&free).unwrap()
 }
 
@@ -23,7 +31,8 @@ fn products_and_jacobian_match_central_differences() {
             g.vjp(&x, &w).unwrap(),
             g.jacobian(&x).unwrap(),
         );
-        // Kinks are hit with probability of the order of h, smooth curvature leaves h²: 1e-6 suits both.
+        // Kinks are hit with probability of the order of h, smooth curvature leaves h²: 1e-6 suits
+        // both.
         let h = 1e-6;
         let shifted = |s: f64| -> Vec<f64> { x.iter().zip(&dx).map(|(x, d)| x + s * d).collect() };
         let (plus, minus) = (g.forward(&shifted(h)).unwrap(), g.forward(&shifted(-h)).unwrap());
@@ -108,8 +117,14 @@ fn the_inverse_differentiates_like_the_inverse() {
 #[test]
 fn single_precision_agrees_with_double_to_its_own_rounding() {
     let bounds = Bounds::new(0.2, 5.0).unwrap();
-    let free =
-        BiLipNetFree::random(6, &[20, 20], 2, bounds, Activation::Elu, 0.7, &mut Rng::new(70)).unwrap();
+    let free = BiLipNetFree::random(
+        &RandomLayer::new(6, &[20, 20], bounds)
+            .with_activation(Activation::Elu)
+            .with_bias(0.7),
+        2,
+        &mut Rng::new(70),
+    )
+    .unwrap();
     let (single, double) = (
         BiLipNet::<f32>::from_free(&free).unwrap(),
         BiLipNet::<f64>::from_free(&free).unwrap(),
@@ -160,7 +175,8 @@ fn estimates_lie_inside_the_bounds() {
         );
         assert_eq!(estimate.samples, 500);
     }
-    // The local slope is the largest one of all directions, so it is not below the sampled ones by much.
+    // The local slope is the largest one of all directions, so it is not below the sampled ones by
+    // much.
     assert!(local.largest >= 0.9 * slopes.largest);
     assert!(measured_slopes(&g, &x, &x).unwrap().is_none());
 }

@@ -2,7 +2,7 @@
 
 use bilip::faer::Mat;
 use bilip::{
-    Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, Certificate, LayerRef, Network, PlNet, Real,
+    BiLipNet, BiLipNetFree, BiLipschitz, Bounds, Certificate, LayerRef, Network, PlNet, RandomLayer, Real,
     Rng, at_least, at_most,
 };
 use num_bigint::BigInt;
@@ -23,7 +23,8 @@ pub fn decimal(text: &str) -> BigRational {
     BigRational::from(digits) * power
 }
 
-/// Whether a symmetric matrix of rationals is positive semidefinite: elimination without a rounding.
+/// Whether a symmetric matrix of rationals is positive semidefinite: elimination without a
+/// rounding.
 fn is_positive(mut a: Vec<Vec<BigRational>>) -> bool {
     let zero = BigRational::from(BigInt::from(0));
     let n = a.len();
@@ -107,12 +108,14 @@ fn behind<'a>(line: &'a str, sign: &str) -> Option<&'a str> {
     Some(&rest[..end])
 }
 
-/// Checks every inequality in the text of a certificate against the stored weights. Returns how many there were.
+/// Checks every inequality in the text of a certificate against the stored weights. Returns how
+/// many there were.
 fn check_lines<T: Real, M: BiLipschitz<T>>(net: &M, certificate: &Certificate) -> usize {
     let text = certificate.to_string();
     let layers = net.layers();
     let mut checked = 0;
-    // Squares of the layers' bounds, from the weights: (μ², ν²) at best (1 − d, 1 + d) of an orthogonal layer.
+    // Squares of the layers' bounds, from the weights: (μ², ν²) at best (1 − d, 1 + d) of an
+    // orthogonal layer.
     let one = || BigRational::from(BigInt::from(1));
     let (mut mu2, mut nu2) = (one(), one());
     for (k, layer) in layers.iter().enumerate() {
@@ -168,7 +171,8 @@ fn check_lines<T: Real, M: BiLipschitz<T>>(net: &M, certificate: &Certificate) -
     }
     let line = text.lines().find(|l| l.contains("weights: mu >= ")).unwrap();
     let (mu, nu) = (behind(line, "mu >= ").unwrap(), behind(line, "nu <= ").unwrap());
-    // The layers' printed numbers are rounded more than those that went into the product: as much slack.
+    // The layers' printed numbers are rounded more than those that went into the product: as much
+    // slack.
     let slack = |x: BigRational| x * (one() + dyadic(1e-6));
     assert!(square(mu) <= slack(mu2), "{line}");
     assert!(slack(square(nu)) >= nu2, "{line}");
@@ -199,7 +203,8 @@ fn every_printed_inequality_is_true_in_exact_arithmetic() {
         let tau = [1.0001, 2.0, 50.0, 1e6][case % 4];
         let hidden = [&[3, 2][..], &[4], &[2, 3, 2]][case % 3];
         let bounds = Bounds::from_parts(None, Some(1.0 + rng.uniform()), Some(tau)).unwrap();
-        let free = BiLipNetFree::random(n, hidden, 1, bounds, Activation::Relu, 0.7, &mut rng).unwrap();
+        let free =
+            BiLipNetFree::random(&RandomLayer::new(n, hidden, bounds).with_bias(0.7), 1, &mut rng).unwrap();
         match case % 2 {
             0 => {
                 let net = BiLipNet::<f64>::from_free(&free).unwrap();

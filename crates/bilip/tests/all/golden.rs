@@ -1,4 +1,5 @@
-//! Every file of golden values reproduced: outputs and explicit weights within 1e-12 relative in f64, 1e-5 in f32.
+//! Every file of golden values reproduced: outputs and explicit weights within 1e-12 relative in
+//! f64, 1e-5 in f32.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,8 @@ impl Fixture {
                         .collect(),
                     other => panic!("{other:?}"),
                 };
-                // `param/BiLipBlock.mon_0.Fq` and `state/bln.mon_layers.0.Fq` are spelled without their prefixes below.
+                // `param/BiLipBlock.mon_0.Fq` and `state/bln.mon_layers.0.Fq` are spelled without
+                // their prefixes below.
                 let name = name
                     .replace("param/BiLipBlock.", "param/")
                     .replace("state/bln.", "state/");
@@ -152,7 +154,8 @@ impl Fixture {
         free
     }
 
-    /// The PyTorch layers: `[A_j B_j] = cayley(Fr.j)` is the transpose of ours, and the bounds are stored per block.
+    /// The PyTorch layers: `[A_j B_j] = cayley(Fr.j)` is the transpose of ours, and the bounds are
+    /// stored per block.
     fn torch_net(&self) -> BiLipNetFree {
         let depth = self.meta("depth").as_u64().unwrap() as usize;
         let monotone: Vec<MonLipFree> = (0..depth)

@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 use bilip::faer::{Mat, Scale};
 use bilip::{
     Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, Error, InverseOptions, Method, Model, MonLip,
-    MonLipExplicit, MonLipFree, Network, Orthogonal, PlNet, Real, Rng, Scaling, Status,
+    MonLipExplicit, MonLipFree, Network, Orthogonal, PlNet, RandomLayer, Real, Rng, Scaling, Status,
 };
 use rayon::prelude::*;
 
 fn bilipnet(n: usize, hidden: &[usize], tau: f64, seed: u64) -> BiLipNet<f64> {
     let bounds = Bounds::from_parts(None, None, Some(tau)).unwrap();
-    let free =
-        BiLipNetFree::random(n, hidden, 2, bounds, Activation::Relu, 0.5, &mut Rng::new(seed)).unwrap();
+    let free = BiLipNetFree::random(&RandomLayer::new(n, hidden, bounds), 2, &mut Rng::new(seed)).unwrap();
     BiLipNet::from_free(&free).unwrap()
 }
 
@@ -38,7 +37,8 @@ fn lazy_values_first_needed_inside_the_pool_do_not_deadlock() {
             .unwrap();
         for _ in 0..40 {
             let net = fresh(&bytes);
-            // Many threads at once ask for norms and proofs that nobody has computed yet, from inside the pool ...
+            // Many threads at once ask for norms and proofs that nobody has computed yet, from
+            // inside the pool ...
             let inside: Vec<f64> = pool.install(|| {
                 (0..64)
                     .into_par_iter()
@@ -58,8 +58,9 @@ fn lazy_values_first_needed_inside_the_pool_do_not_deadlock() {
     }
 }
 
-/// `OnceLock::get_or_init` with a closure that uses the pool deadlocks (see `parallel.rs`), and nobody sees that by looking
-/// at the closure: lazy values go through `Late`, which holds no lock while it computes.
+/// `OnceLock::get_or_init` with a closure that uses the pool deadlocks (see `parallel.rs`), and
+/// nobody sees that by looking at the closure: lazy values go through `Late`, which holds no lock
+/// while it computes.
 #[test]
 fn there_is_no_lazy_cell_but_the_one_that_cannot_deadlock() {
     let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -385,7 +386,7 @@ fn a_layer_of_f32_numbers_has_its_bounds_with_the_constants_that_are_written() {
             let mu = (8.0 * rng.normal()).exp();
             let tau = 1.0 + 10f64.powf(-3.0 + 9.0 * rng.uniform());
             let bounds = Bounds::new(mu, mu * tau).unwrap();
-            let free = MonLipFree::random(1, &[2], bounds, Activation::Relu, 0.5, &mut rng).unwrap();
+            let free = MonLipFree::random(&RandomLayer::new(1, &[2], bounds), &mut rng).unwrap();
             let layer = MonLip::<T>::from_free(&free).unwrap();
             let c = layer.formula_constants();
             use crate::exact::dyadic;
@@ -393,7 +394,8 @@ fn a_layer_of_f32_numbers_has_its_bounds_with_the_constants_that_are_written() {
             let high = &skip + dyadic(c.input.as_f64()) * dyadic(c.output.as_f64());
             let model = Network::MonLip(layer).certificate_of_constants();
             assert!(model.holds(), "case {k}: {bounds}");
-            // In exact arithmetic: the constants' own bounds are inside those that are called proved.
+            // In exact arithmetic: the constants' own bounds are inside those that are called
+            // proved.
             assert!(dyadic(model.proved().mu()) <= skip, "case {k}");
             assert!(dyadic(model.proved().nu()) >= high, "case {k}");
             assert!(

@@ -3,8 +3,8 @@
 use bilip::faer::Mat;
 use bilip::{
     Activation, BiLipschitz, Bounds, ConvBiLipNet, ConvFree, Convolution, GpHead, ImageClassifier,
-    ImageFeatures, ImageStep, InverseOptions, Model, Network, Orthogonal, PosteriorPrecision, RandomFeatures,
-    Real, Rng, Status,
+    ImageFeatures, ImageStep, InverseOptions, Model, Network, Orthogonal, PosteriorPrecision,
+    RandomConvLayer, RandomFeatures, Real, Rng, Status,
 };
 
 fn net<T: Real>(channels: usize, image: usize, blocks: usize, activation: Activation) -> ConvBiLipNet<T> {
@@ -14,8 +14,13 @@ fn net<T: Real>(channels: usize, image: usize, blocks: usize, activation: Activa
     let mut free = Vec::new();
     let mut maps = Vec::new();
     for _ in 0..blocks {
-        let mut layer =
-            ConvFree::random(channels, image, &[3, 2], 3, share, activation, 0.3, &mut rng).unwrap();
+        let mut layer = ConvFree::random(
+            &RandomConvLayer::new(channels, image, &[3, 2], share)
+                .with_activation(activation)
+                .with_bias(0.3),
+            &mut rng,
+        )
+        .unwrap();
         layer.log_psi = Some(rng.normals(5).iter().map(|v| 0.2 * v).collect());
         free.push(layer);
         let bias = rng.normals(channels);

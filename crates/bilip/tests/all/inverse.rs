@@ -3,12 +3,12 @@
 use bilip::faer::Mat;
 use bilip::{
     Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, GradientMethod, InverseOptions, Method, MonLip,
-    MonLipFree, Orthogonal, PlNet, Rng, Status,
+    MonLipFree, Orthogonal, PlNet, RandomLayer, Rng, Status,
 };
 
 fn layer(distortion: f64, n: usize) -> MonLip<f64> {
     let bounds = Bounds::from_parts(None, None, Some(distortion)).unwrap();
-    let free = MonLipFree::random(n, &[24, 16, 24], bounds, Activation::Relu, 0.5, &mut Rng::new(1)).unwrap();
+    let free = MonLipFree::random(&RandomLayer::new(n, &[24, 16, 24], bounds), &mut Rng::new(1)).unwrap();
     MonLip::from_free(&free).unwrap()
 }
 
@@ -47,8 +47,7 @@ fn a_warm_start_at_the_answer_takes_no_steps() {
 #[test]
 fn traces_start_high_end_low_and_belong_to_their_rows() {
     let bounds = Bounds::new(0.2, 4.0).unwrap();
-    let free =
-        BiLipNetFree::random(3, &[12, 12], 2, bounds, Activation::Relu, 0.5, &mut Rng::new(3)).unwrap();
+    let free = BiLipNetFree::random(&RandomLayer::new(3, &[12, 12], bounds), 2, &mut Rng::new(3)).unwrap();
     let net = BiLipNet::<f64>::from_free(&free).unwrap();
     let y = Rng::new(4).normals(3 * 2);
     for method in [Method::Auto, "dys".parse().unwrap(), "fsm".parse().unwrap()] {
@@ -152,7 +151,7 @@ fn asking_for_more_than_f64_holds_is_answered_with_the_limit() {
 #[test]
 fn wide_inputs_go_through_krylov() {
     let bounds = Bounds::new(0.5, 5.0).unwrap();
-    let free = MonLipFree::random(300, &[64, 64], bounds, Activation::Relu, 0.5, &mut Rng::new(8)).unwrap();
+    let free = MonLipFree::random(&RandomLayer::new(300, &[64, 64], bounds), &mut Rng::new(8)).unwrap();
     let layer = MonLip::<f64>::from_free(&free).unwrap();
     let x = Rng::new(9).normals(300 * 2);
     let y = layer.forward(&x).unwrap();
@@ -169,12 +168,8 @@ fn wide_inputs_go_through_krylov() {
 fn gradient_methods_approach_the_minimum_that_is_computed_directly() {
     let bounds = Bounds::new(0.5, 2.0).unwrap();
     let free = BiLipNetFree::random(
-        4,
-        &[16, 16],
+        &RandomLayer::new(4, &[16, 16], bounds).with_activation(Activation::Softplus),
         2,
-        bounds,
-        Activation::Softplus,
-        0.5,
         &mut Rng::new(11),
     )
     .unwrap();
@@ -231,11 +226,11 @@ fn settings_and_free_parameters_that_make_no_sense_are_errors() {
     let bounds = Bounds::new(0.5, 2.0).unwrap();
     let mut rng = Rng::new(13);
     let equal = Bounds::new(1.0, 1.0).unwrap();
-    let good = MonLipFree::random(2, &[3, 4], bounds, Activation::Relu, 0.5, &mut rng).unwrap();
-    assert!(MonLipFree::random(0, &[3], bounds, Activation::Relu, 0.5, &mut rng).is_err());
-    assert!(MonLipFree::random(2, &[3, 0], bounds, Activation::Relu, 0.5, &mut rng).is_err());
-    assert!(MonLipFree::random(2, &[], bounds, Activation::Relu, 0.5, &mut rng).is_err());
-    assert!(BiLipNetFree::random(2, &[3], 0, bounds, Activation::Relu, 0.5, &mut rng).is_err());
+    let good = MonLipFree::random(&RandomLayer::new(2, &[3, 4], bounds), &mut rng).unwrap();
+    assert!(MonLipFree::random(&RandomLayer::new(0, &[3], bounds), &mut rng).is_err());
+    assert!(MonLipFree::random(&RandomLayer::new(2, &[3, 0], bounds), &mut rng).is_err());
+    assert!(MonLipFree::random(&RandomLayer::new(2, &[], bounds), &mut rng).is_err());
+    assert!(BiLipNetFree::random(&RandomLayer::new(2, &[3], bounds), 0, &mut rng).is_err());
     let mut cases = vec![
         MonLipFree {
             bounds: equal,
@@ -283,7 +278,7 @@ fn settings_and_free_parameters_that_make_no_sense_are_errors() {
     }
     assert!(MonLip::<f64>::from_free(&good).is_ok());
     // A network whose shares do not multiply to its bounds.
-    let mut free = BiLipNetFree::random(2, &[3], 2, bounds, Activation::Relu, 0.5, &mut rng).unwrap();
+    let mut free = BiLipNetFree::random(&RandomLayer::new(2, &[3], bounds), 2, &mut rng).unwrap();
     free.monotone[0].bounds = bounds;
     assert!(BiLipNet::<f64>::from_free(&free).is_err());
     free.share_bounds().unwrap();
@@ -294,10 +289,15 @@ fn settings_and_free_parameters_that_make_no_sense_are_errors() {
 #[test]
 fn bounds_stay_true_where_squares_underflow() {
     let bounds = Bounds::new(0.1, 10.0).unwrap();
-    let free = MonLipFree::random(3, &[8, 8], bounds, Activation::Relu, 0.0, &mut Rng::new(14)).unwrap();
+    let free = MonLipFree::random(
+        &RandomLayer::new(3, &[8, 8], bounds).with_bias(0.0),
+        &mut Rng::new(14),
+    )
+    .unwrap();
     let layer = MonLip::<f64>::from_free(&free).unwrap();
     let y = Rng::new(15).normals(3);
-    // Without biases the layer is positively homogeneous, so the inverse of a scaled y is the scaled inverse.
+    // Without biases the layer is positively homogeneous, so the inverse of a scaled y is the
+    // scaled inverse.
     let sharp = InverseOptions {
         tolerance: 1e-13,
         ..Default::default()

@@ -1,4 +1,5 @@
-//! All tests from outside but that of the allocator, which needs a program of its own: one program is built sooner than six.
+//! All tests from outside but that of the allocator, which needs a program of its own: one program
+//! is built sooner than six.
 
 mod derivatives;
 mod exact;

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use bilip::{
     Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, Classifier, Error, GpHead, Mlp, Model, MonLip,
-    MonLipFree, Network, PartialBiLipNet, PartialPlNet, PlNet, PosteriorPrecision, RandomFeatures, Real, Rng,
-    Scaling, Stored,
+    MonLipFree, Network, PartialBiLipNet, PartialPlNet, PlNet, PosteriorPrecision, RandomFeatures,
+    RandomLayer, Real, Rng, Scaling, Stored,
 };
 use proptest::prelude::*;
 
@@ -13,10 +13,23 @@ use proptest::prelude::*;
 fn models<T: Real>(activation: Activation) -> Vec<Network<T>> {
     let mut rng = Rng::new(5);
     let bounds = Bounds::new(0.3, 3.0).unwrap();
-    let mut layer = MonLipFree::random(3, &[4, 6, 5], bounds, activation, 1.0, &mut rng).unwrap();
+    let mut layer = MonLipFree::random(
+        &RandomLayer::new(3, &[4, 6, 5], bounds)
+            .with_activation(activation)
+            .with_bias(1.0),
+        &mut rng,
+    )
+    .unwrap();
     layer.log_psi = Some(rng.normals(15));
     let net = || {
-        let free = BiLipNetFree::random(2, &[3, 4], 2, bounds, activation, 1.0, &mut Rng::new(6)).unwrap();
+        let free = BiLipNetFree::random(
+            &RandomLayer::new(2, &[3, 4], bounds)
+                .with_activation(activation)
+                .with_bias(1.0),
+            2,
+            &mut Rng::new(6),
+        )
+        .unwrap();
         BiLipNet::<T>::from_free(&free).unwrap()
     };
     let mut mlp = |outputs: usize| {
@@ -169,7 +182,8 @@ fn every_single_bit_flip_is_an_error_or_a_model_that_tells_the_truth() {
         flipped[bit / 8] ^= 1 << (bit % 8);
         if let Ok(model) = Model::from_bytes(&flipped) {
             loaded += 1;
-            // What is proved is true of the weights as they are now; most flips in V or S are noticed here.
+            // What is proved is true of the weights as they are now; most flips in V or S are
+            // noticed here.
             assert_eq!(model.verify(), model.certificate());
         }
     }
@@ -196,7 +210,8 @@ fn a_flip_of_a_high_bit_in_the_weights_is_caught_by_verification() {
             caught += 1;
         }
     }
-    // Biases may change freely and halved weights may pass; the orthogonal and most of the monotone weights may not.
+    // Biases may change freely and halved weights may pass; the orthogonal and most of the monotone
+    // weights may not.
     assert!(caught > 15, "{caught}");
 }
 

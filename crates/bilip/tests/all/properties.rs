@@ -3,7 +3,7 @@
 use bilip::faer::{Mat, Side};
 use bilip::{
     Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, InverseOptions, Method, Mlp, MonLip,
-    MonLipExplicit, MonLipFree, Newton, PartialBiLipNet, PartialPlNet, PlNet, Real, Rng, Status,
+    MonLipExplicit, MonLipFree, Newton, PartialBiLipNet, PartialPlNet, PlNet, RandomLayer, Real, Rng, Status,
 };
 use proptest::prelude::*;
 
@@ -22,8 +22,11 @@ struct Shape {
 
 impl Shape {
     fn monlip(&self, rng: &mut Rng) -> MonLipFree {
-        let mut free =
-            MonLipFree::random(self.n, &self.units, self.bounds, self.activation, 0.5, rng).unwrap();
+        let mut free = MonLipFree::random(
+            &RandomLayer::new(self.n, &self.units, self.bounds).with_activation(self.activation),
+            rng,
+        )
+        .unwrap();
         if self.scaled {
             free.log_psi = Some(rng.normals(free.fq.nrows()));
         }
@@ -40,12 +43,8 @@ impl Shape {
     fn net<T: Real>(&self) -> BiLipNet<T> {
         let mut rng = Rng::new(self.seed);
         let mut free = BiLipNetFree::random(
-            self.n,
-            &self.units,
+            &RandomLayer::new(self.n, &self.units, self.bounds).with_activation(self.activation),
             self.blocks,
-            self.bounds,
-            self.activation,
-            0.5,
             &mut rng,
         )
         .unwrap();
@@ -94,7 +93,8 @@ fn difference(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a - b).collect()
 }
 
-/// Asserts `μ‖Δx‖ ≤ ‖ΔG‖ ≤ ν‖Δx‖` on pairs near and far, allowing for the proved rounding error and nothing else.
+/// Asserts `μ‖Δx‖ ≤ ‖ΔG‖ ≤ ν‖Δx‖` on pairs near and far, allowing for the proved rounding error and
+/// nothing else.
 fn assert_two_sided<T: Real>(map: &impl BiLipschitz<T>, claim: Bounds, rng: &mut Rng) {
     let n = map.dim();
     for k in 0..12 {
@@ -120,7 +120,8 @@ fn assert_two_sided<T: Real>(map: &impl BiLipschitz<T>, claim: Bounds, rng: &mut
     }
 }
 
-/// Newton's line search fails on this one, and Douglas–Rachford has not arrived after 100,000 steps.
+/// Newton's line search fails on this one, and Douglas–Rachford has not arrived after 100,000
+/// steps.
 #[test]
 fn rows_on_which_newton_fails_and_splitting_is_slow_arrive_along_the_path() {
     let shape = Shape {
@@ -159,7 +160,8 @@ proptest! {
         let net = shape.net::<f64>();
         prop_assert_eq!(net.bounds().bounds(), Some(shape.bounds));
         assert_two_sided(&net, shape.bounds, &mut rng);
-        // μ and ν of an f32 network can be too close for its rounding: an error then, never a false claim.
+        // μ and ν of an f32 network can be too close for its rounding: an error then, never a false
+        // claim.
         if shape.bounds.distortion() > 1.0 + 1e-4 {
             let net = shape.net::<f32>();
             prop_assert_eq!(net.bounds().bounds(), Some(shape.bounds));
@@ -187,7 +189,8 @@ proptest! {
                 let allowed = row.error_bound + errors[r] / mu * (1.0 + 1e-12) + 1e-15 * norm(&x);
                 prop_assert!(distance <= allowed, "{} > {}: {:?}", distance, allowed, row);
                 let piecewise_linear = shape.activation.is_homogeneous();
-                // A smooth activation is only known to a few ulp: τ times that may exceed the tolerance.
+                // A smooth activation is only known to a few ulp: τ times that may exceed the
+                // tolerance.
                 if piecewise_linear || shape.bounds.distortion() < 1e4 {
                     prop_assert_eq!(row.status, Status::Converged, "{:?}", row);
                 }
@@ -296,8 +299,8 @@ proptest! {
         }
         let smallest = smallest_eigenvalue(&explicit);
         let verdict = MonLip::from_explicit(explicit);
-        // Enlarging an entry nearly always breaks the condition; for n = 1 it can also strengthen it. An independent
-        // eigenvalue decomposition says which.
+        // Enlarging an entry nearly always breaks the condition; for n = 1 it can also strengthen
+        // it. An independent eigenvalue decomposition says which.
         if smallest < -1e-10 {
             match verdict {
                 Ok(tampered) => {

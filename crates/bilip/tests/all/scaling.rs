@@ -2,7 +2,7 @@
 
 use bilip::{
     Activation, BiLipNet, BiLipNetFree, BiLipschitz, Bounds, InverseOptions, Method, Mlp, MonLip, MonLipFree,
-    PartialBiLipNet, PartialPlNet, PlNet, Real, Rng, Scaling, Status,
+    PartialBiLipNet, PartialPlNet, PlNet, RandomLayer, Real, Rng, Scaling, Status,
 };
 
 const SCALE: [f64; 3] = [0.0078125, 4.0, 1.0];
@@ -11,7 +11,7 @@ const SHIFT: [f64; 3] = [-3.0, 100.0, 0.25];
 fn free(seed: u64) -> BiLipNetFree {
     let bounds = Bounds::new(0.1, 7.0).unwrap();
     let mut rng = Rng::new(seed);
-    BiLipNetFree::random(3, &[9, 12], 2, bounds, Activation::Relu, 0.5, &mut rng).unwrap()
+    BiLipNetFree::random(&RandomLayer::new(3, &[9, 12], bounds), 2, &mut rng).unwrap()
 }
 
 fn input<T: Real>() -> Scaling<T> {
@@ -90,7 +90,8 @@ fn inverses_of_scaled_networks_are_within_their_certified_error() {
                 .map(|i| (inverse.x[3 * k + i] - x[3 * k + i]).powi(2))
                 .sum::<f64>()
                 .sqrt();
-            // y itself was rounded, by a part in 1e16 of numbers around 1e4 that come back 1/μ times as large.
+            // y itself was rounded, by a part in 1e16 of numbers around 1e4 that come back 1/μ
+            // times as large.
             assert!(row.error_bound <= 1e-8);
             assert!(error <= row.error_bound + 1e-9, "{method}: {error}");
         }
@@ -147,7 +148,13 @@ fn a_monotone_layer_in_other_variables_is_the_same_layer() {
     for activation in Activation::ALL {
         let mut rng = Rng::new(8);
         let bounds = Bounds::new(0.2, 3.0).unwrap();
-        let mut free = MonLipFree::random(2, &[6, 5], bounds, activation, 0.7, &mut rng).unwrap();
+        let mut free = MonLipFree::random(
+            &RandomLayer::new(2, &[6, 5], bounds)
+                .with_activation(activation)
+                .with_bias(0.7),
+            &mut rng,
+        )
+        .unwrap();
         free.hidden_bias = rng.normals(11);
         free.output_bias = rng.normals(2);
         let plain = MonLip::<f64>::from_free(&free).unwrap();

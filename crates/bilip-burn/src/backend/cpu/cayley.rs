@@ -1,7 +1,7 @@
 //! The Cayley transform of `(f/‖F‖)·F` and its derivative; one inverse serves both directions.
 //!
-//! With `F̂ = [G; H]` the scaled matrix, `W = I + G − Gᵀ + HᵀH`, `X = W⁻¹`, `J = [2X − I; −2HX]`. Given `J̄ = [J̄₁; J̄₂]`, the
-//! cotangent of J: since `2X = I + J₁` and `HX = −J₂/2`,
+//! With `F̂ = [G; H]` the scaled matrix, `W = I + G − Gᵀ + HᵀH`, `X = W⁻¹`, `J = [2X − I; −2HX]`.
+//! Given `J̄ = [J̄₁; J̄₂]`, the cotangent of J: since `2X = I + J₁` and `HX = −J₂/2`,
 //! ```text
 //! W̄ = −(J̄₁ + JᵀJ̄)Xᵀ,      Ḡ = W̄ − W̄ᵀ,      H̄ = −2J̄₂Xᵀ + H(W̄ + W̄ᵀ),
 //! ```

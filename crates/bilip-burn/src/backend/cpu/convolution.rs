@@ -1,4 +1,5 @@
-//! Convolutions of images in groups, a few images at a time: the windows that a product needs fit into the cache, and are never all in memory.
+//! Convolutions of images in groups, a few images at a time: the windows that a product needs fit
+//! into the cache, and are never all in memory.
 
 use std::ops::Range;
 
@@ -22,8 +23,9 @@ impl Convolved {
             .map(move |first| first..(first + chunk).min(images))
     }
 
-    /// Calls `work` with every line of the windows of some images: where it lies among the columns, where the row of pixels lies that it sees, and
-    /// the part of the line that sees any with the place of its first pixel; nothing is called for rows outside.
+    /// Calls `work` with every line of the windows of some images: its place among the columns,
+    /// the place of the row of pixels that it sees, and the part of the line that sees any with the
+    /// place of its first pixel; nothing is called for rows outside.
     fn lines(&self, images: Range<usize>, mut work: impl FnMut(Range<usize>, Option<(Range<usize>, usize)>)) {
         let [_, channels, count, size, _] = self.shape;
         let Window { kernel, stride } = self.window;

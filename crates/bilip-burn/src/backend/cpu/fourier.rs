@@ -1,8 +1,9 @@
 //! Fourier transforms of images, and the adjoint: lines, then columns, many images side by side.
 //!
-//! With `c` and `s` the cosines and sines of `2πjk/n`, a real line `x` becomes `Σ c e − i Σ s d` of its even and odd parts `e_k = x_k + x_{n−k}`, `d_k = x_k − x_{n−k}`, both
-//! for `0 ≤ k ≤ n/2` alone; a complex column needs four such sums for two frequencies, `i` and `n − i`. That is a thirtieth of the work of a product with
-//! the whole table when n is 32.
+//! With `c` and `s` the cosines and sines of `2πjk/n`, a real line `x` becomes `Σ c e − i Σ s d` of
+//! its even and odd parts `e_k = x_k + x_{n−k}`, `d_k = x_k − x_{n−k}`, both for `0 ≤ k ≤ n/2`
+//! alone; a complex column needs four such sums for two frequencies, `i` and `n − i`. That is a
+//! thirtieth of the work of a product with the whole table when n is 32.
 
 use bilip::Real;
 use bilip::faer::MatMut;
@@ -15,7 +16,8 @@ const LANES: usize = 16;
 
 type Lanes<T> = [T; LANES];
 
-/// The transform of images of one size. Frequencies are those of [`frequencies`], each a real row and an imaginary one.
+/// The transform of images of one size. Frequencies are those of [`frequencies`], each a real row
+/// and an imaginary one.
 pub(crate) struct ImageFft<T> {
     size: usize,
     /// `size/2 + 1` by as many.
@@ -38,7 +40,8 @@ struct Room<T> {
 }
 
 impl<T: Real> ImageFft<T> {
-    /// Of images of the given side; with `inverse`, every frequency has the weight that it has in the inverse transform.
+    /// Of images of the given side; with `inverse`, every frequency has the weight that it has in
+    /// the inverse transform.
     pub fn new(size: usize, inverse: bool) -> Self {
         let half = size / 2 + 1;
         let table = |wave: fn(f64) -> f64| {
@@ -235,7 +238,8 @@ fn apart<T: Real>(x: &[Lanes<T>], e: &mut [Lanes<T>], d: &mut [Lanes<T>]) {
     }
 }
 
-/// `x_k = e_k + d_k` and `x_{n−k} = e_k − d_k`; where both are the same place, `e_k`: the transpose of [`apart`].
+/// `x_k = e_k + d_k` and `x_{n−k} = e_k − d_k`; where both are the same place, `e_k`: the transpose
+/// of [`apart`].
 #[inline(always)]
 fn together<T: Real>(e: &[Lanes<T>], d: &[Lanes<T>], x: &mut [Lanes<T>]) {
     let n = x.len();

@@ -8,7 +8,8 @@ use super::product::gemm;
 /// Below this size the inverse is computed directly.
 const DIRECT: usize = 24;
 
-/// In-place inverses of row-major `n × n` matrices whose symmetric parts are ⪰ I, one after the other in memory, in parallel.
+/// In-place inverses of row-major `n × n` matrices whose symmetric parts are ⪰ I, one after the
+/// other in memory, in parallel.
 pub(crate) fn invert_all<T: Real>(all: &mut [T], n: usize) {
     use rayon::prelude::*;
     // The inverse of the transposed matrix is the transposed inverse.
@@ -16,8 +17,9 @@ pub(crate) fn invert_all<T: Real>(all: &mut [T], n: usize) {
         .for_each(|one| invert(MatMut::from_column_major_slice_mut(one, n, n)));
 }
 
-/// In-place inverse of a matrix whose symmetric part is ⪰ I, by recursion on 2×2 blocks: all of the work is in matrix
-/// products. Every leading block and every Schur complement inherits a symmetric part ⪰ I, so no pivoting is needed.
+/// In-place inverse of a matrix whose symmetric part is ⪰ I, by recursion on 2×2 blocks: all of the
+/// work is in matrix products. Every leading block and every Schur complement inherits a symmetric
+/// part ⪰ I, so no pivoting is needed.
 pub(crate) fn invert<T: Real>(mut a: MatMut<'_, T>) {
     let n = a.nrows();
     if n <= DIRECT {

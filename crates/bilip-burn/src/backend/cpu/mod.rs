@@ -1,7 +1,8 @@
-//! The operations on a CPU: plain functions on slices and matrices, forward and hand-derived backward, and here their
-//! way to the numbers of Burn's tensors.
+//! The operations on a CPU: plain functions on slices and matrices, forward and hand-derived
+//! backward, and here their way to the numbers of Burn's tensors.
 //!
-//! Batches are row-major `[batch, n]`, which is the column-major `n × batch` that the products work on.
+//! Batches are row-major `[batch, n]`, which is the column-major `n × batch` that the products work
+//! on.
 
 mod adam;
 mod cayley;
@@ -23,7 +24,8 @@ use crate::backend::{Native, NativeConvolution, portable};
 use crate::spec::{AdamStep, Convolved, Layout, MatmulPrecision, Rearrangement, Transposed};
 use fourier::ImageFft;
 
-/// Runs `work` in the precision of the tensor; anything but f32 and f64 is our own mistake to have let in.
+/// Runs `work` in the precision of the tensor; anything but f32 and f64 is our own mistake to have
+/// let in.
 macro_rules! in_precision {
     ($tensor:expr, $t:ident => $work:expr) => {
         match $tensor.dtype() {

@@ -16,8 +16,8 @@ pub(crate) fn map<R: Send>(count: usize, flops: usize, work: impl Fn(usize) -> R
 
 /// `dst ← [dst +] alpha·lhs·rhs`, split in halves that an idle thread can take over.
 ///
-/// Transforms of different sizes never divide evenly among threads; with their products split like this, whoever is
-/// done first helps the others.
+/// Transforms of different sizes never divide evenly among threads; with their products split like
+/// this, whoever is done first helps the others.
 pub(crate) fn gemm<T: Real>(
     dst: MatMut<'_, T>,
     accum: Accum,
@@ -49,7 +49,8 @@ pub(crate) fn gemm<T: Real>(
     }
 }
 
-/// Products of as many matrices on either side, `a` or `b` transposed or neither, all row by row: `[rows, columns]` of each, and of what comes out.
+/// Products of as many matrices on either side, `a` or `b` transposed or neither, all row by row:
+/// `[rows, columns]` of each, and of what comes out.
 pub(crate) fn products<T: Real>(
     (a, [m, k]): (&[T], [usize; 2]),
     (b, [p, q]): (&[T], [usize; 2]),

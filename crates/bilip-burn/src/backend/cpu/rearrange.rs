@@ -1,4 +1,5 @@
-//! Linear maps that rearrange numbers of complex matrices, real parts above imaginary ones, and their adjoints; all row by row.
+//! Linear maps that rearrange numbers of complex matrices, real parts above imaginary ones, and
+//! their adjoints; all row by row.
 
 use bilip::Real;
 use rayon::prelude::*;
@@ -48,7 +49,8 @@ pub(crate) fn fold_embedded<T: Real>(d: &[T], twice: usize, columns: usize) -> V
     })
 }
 
-/// `G − Gᴴ`, and the identity if it is asked for: `[count, 2n, n]` to the same. It is its own adjoint, without the identity.
+/// `G − Gᴴ`, and the identity if it is asked for: `[count, 2n, n]` to the same. It is its own
+/// adjoint, without the identity.
 pub(crate) fn skew<T: Real>(g: &[T], n: usize, identity: bool) -> Vec<T> {
     each(g, 2 * n * n, 2 * n * n, |g, w| {
         for (part, (g, w)) in g.chunks_exact(n * n).zip(w.chunks_exact_mut(n * n)).enumerate() {

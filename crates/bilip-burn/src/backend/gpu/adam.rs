@@ -36,7 +36,7 @@ pub fn adam_step<R: Gpu>(tensors: [CubeTensor<R>; 4], step: AdamStep) -> [CubeTe
     out.map(|b| b.0)
 }
 
-/// One number a unit, as `cpu::adam::step`.
+/// One number per unit, as `cpu::adam::step`.
 #[cube(launch)]
 fn adam_kernel(
     w: &Array<f32>,

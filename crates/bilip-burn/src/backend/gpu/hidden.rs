@@ -1,4 +1,5 @@
-//! The hidden layers, one after the other: a kernel for each layer of many rows, one for all layers of a few.
+//! The hidden layers, one after the other: a kernel for each layer of many rows, one for all layers
+//! of a few.
 
 // A condition of the compiler's and one of the running kernel's are two conditions.
 #![allow(clippy::collapsible_if)]
@@ -103,8 +104,8 @@ fn slope_of(v: f32, #[comptime] kind: ActivationKernel) -> f32 {
     }
 }
 
-/// The hidden unit `unit` of a row: its activation and slope into place, from the sum of what comes from the layer
-/// before. Returns the activation; what pads a layer stays zero.
+/// The hidden unit `unit` of a row: its activation and slope into place, from the sum of what comes
+/// from the layer before. Returns the activation; what pads a layer stays zero.
 #[cube]
 fn activate(
     sum: f32,
@@ -310,7 +311,8 @@ impl Chain {
 /// Loads of a unit on their way at once; padded widths are multiples of it.
 const AHEAD: usize = 16;
 
-/// Row `along` of the weights against the states of the layer before (`from` on): the unit's 4 rows of one column.
+/// Row `along` of the weights against the states of the layer before (`from` on): the unit's 4 rows
+/// of one column.
 #[cube]
 fn chain_sum(
     weights: &Array<f32>,
@@ -343,8 +345,8 @@ fn chain_sum(
     sum
 }
 
-/// All hidden layers of a few rows in one cube, their states in shared memory: as [`forward_layer`], with the weights
-/// transposed.
+/// All hidden layers of a few rows in one cube, their states in shared memory: as
+/// [`forward_layer`], with the weights transposed.
 #[cube(launch)]
 pub fn forward_chain(
     weights: &Array<f32>,

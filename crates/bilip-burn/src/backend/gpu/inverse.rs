@@ -23,7 +23,7 @@ pub fn invert<R: Gpu>(w: &CubeTensor<R>) -> CubeTensor<R> {
 
 /// The inverses of complex matrices, real parts above imaginary ones.
 pub fn invert_complex<R: Gpu>(w: &CubeTensor<R>) -> CubeTensor<R> {
-    // As in the portable version, every half where it lies.
+    // As in the portable version, every half in its place.
     let shape = w.shape();
     let (matrices, n) = (shape[0], shape[2]);
     let (size, both, cube) = (padded(n), 2 * n * n, (n, n, n));
@@ -47,13 +47,14 @@ pub fn invert_complex<R: Gpu>(w: &CubeTensor<R>) -> CubeTensor<R> {
     out.0
 }
 
-/// Inverts the matrix that a cube holds in its units' registers: rows `ty, ty + 16, …`, columns `tx, tx + 16, …` of it.
+/// Inverts the matrix that a cube holds in its units' registers: rows `ty, ty + 16, …`, columns
+/// `tx, tx + 16, …` of it.
 #[cube]
 pub fn invert_block(own: &mut Array<f32>, #[comptime] per_unit: usize) {
     let side = comptime!(16 * per_unit);
     let tx = UNIT_POS_X as usize;
     let ty = UNIT_POS_Y as usize;
-    // Row and column of the pivot, in two sets in turn: one barrier a pivot is enough.
+    // Row and column of the pivot, in two sets in turn: one barrier per pivot is enough.
     let mut pivot_row = SharedMemory::<f32>::new(comptime!(2 * side));
     let mut pivot_col = SharedMemory::<f32>::new(comptime!(2 * side));
     #[unroll]
@@ -102,8 +103,8 @@ pub fn invert_block(own: &mut Array<f32>, #[comptime] per_unit: usize) {
     sync_cube();
 }
 
-/// Inverts the diagonal block of this step, `B`, and multiplies it with a tile to its right or left: one tile of `B⁻¹·A_p`,
-/// or `B⁻¹` itself in the place of the diagonal block.
+/// Inverts the diagonal block of this step, `B`, and multiplies it with a tile to its right or
+/// left: one tile of `B⁻¹·A_p`, or `B⁻¹` itself in the place of the diagonal block.
 #[cube(launch)]
 fn pivot_kernel(w: &Array<f32>, panel: &mut Array<f32>, step: u32, size: u32, #[comptime] per_unit: usize) {
     let side = comptime!(16 * per_unit);
@@ -134,7 +135,8 @@ fn pivot_kernel(w: &Array<f32>, panel: &mut Array<f32>, step: u32, size: u32, #[
             }
         }
     } else {
-        // The tile in two halves: together with the inverse it would be more than some devices can share.
+        // The tile in two halves: together with the inverse it would be more than some devices can
+        // share.
         let half = comptime!(side / 2);
         let mut inverse = SharedMemory::<f32>::new(comptime!(side * side));
         let mut tile = SharedMemory::<f32>::new(comptime!(half * side));
@@ -232,9 +234,10 @@ fn eliminate_kernel(
     }
 }
 
-/// The inverses of `count` matrices of `size × size` (32, or a multiple of 64) whose symmetric parts are ⪰ I, by
-/// Gauss–Jordan elimination in blocks. Every leading block and every Schur complement inherits a symmetric part ⪰ I,
-/// so there is no need for pivots, and nothing to wait for.
+/// The inverses of `count` matrices of `size × size` (32, or a multiple of 64) whose symmetric
+/// parts are ⪰ I, by Gauss–Jordan elimination in blocks. Every leading block and every Schur
+/// complement inherits a symmetric part ⪰ I, so there is no need for pivots, and nothing to wait
+/// for.
 pub fn inverse<R: Gpu>(mut w: Buffer<R>, size: usize, matrices: usize) -> Buffer<R> {
     let side = size.min(64);
     let steps = size / side;
@@ -278,7 +281,8 @@ pub fn inverse<R: Gpu>(mut w: Buffer<R>, size: usize, matrices: usize) -> Buffer
     w
 }
 
-/// Matrices of `n × n`, the first at `start` and another every `batch` numbers, in the corner of larger ones that are the identity elsewhere.
+/// Matrices of `n × n`, the first at `start` and another every `batch` numbers, in the corner of
+/// larger ones that are the identity elsewhere.
 fn bordered<R: Gpu>(
     w: &Buffer<R>,
     [start, batch]: [usize; 2],

@@ -25,7 +25,7 @@ impl<R: CubeRuntime> Buffer<R> {
         Buffer(into_contiguous(tensor.clone()))
     }
 
-    /// The tensor as it lies in memory, if that is without gaps: transposed, maybe.
+    /// The tensor as it is in memory, if that is without gaps: transposed, maybe.
     pub fn dense(tensor: &CubeTensor<R>) -> Self {
         let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
         let span: usize = (0..strides.len()).map(|k| strides[k] * (shape[k] - 1)).sum();

@@ -1,7 +1,8 @@
 //! The operations on GPUs: everything a layer does, forward and backward, in a few dozen launches.
 //!
-//! The mathematics is that of `cpu`, ordered for a device that likes few and large pieces of work: all transforms of a
-//! layer go through each product together, and nothing waits for the host. Single precision only.
+//! The mathematics is that of `cpu`, ordered for a device that likes few and large pieces of work:
+//! all transforms of a layer go through each product together, and nothing waits for the host.
+//! Single precision only.
 
 mod adam;
 mod cayley;

@@ -12,7 +12,7 @@ use super::hidden::{self, ActivationKernel, Chain};
 use super::memory::{Buffer, Gpu, UNITS, count, cubes_of};
 use super::plan::{Plan, place_of, plan_of};
 use super::product::{Tile, View, product};
-use super::sums::{Column, column_sums, cube_sum};
+use super::sums::{ColumnSum, column_sums, cube_sum};
 use super::transforms::Transforms;
 use crate::spec::Layout;
 
@@ -308,7 +308,7 @@ pub fn backward<R: Gpu>(
     let packed = transforms.backward(&dj, Some(&dq), plan);
 
     // 4. Sums over the batch, and the gradient of φ.
-    let sums = |values: &Buffer<R>, column: Column, columns: usize| {
+    let sums = |values: &Buffer<R>, column: ColumnSum, columns: usize| {
         let out = dy.shaped([1, columns]);
         column_sums::launch::<R>(
             client,
@@ -325,9 +325,9 @@ pub fn backward<R: Gpu>(
         );
         out
     };
-    let d_output_bias = sums(&dy, Column::Plain, n);
+    let d_output_bias = sums(&dy, ColumnSum::Plain, n);
     let d_psi = if learned {
-        sums(&dz, Column::Psi, plan.hidden)
+        sums(&dz, ColumnSum::Psi, plan.hidden)
     } else {
         dy.like(1)
     };
@@ -345,7 +345,7 @@ pub fn backward<R: Gpu>(
         );
         out
     } else {
-        sums(&delta, Column::Bias, plan.hidden)
+        sums(&delta, ColumnSum::Bias, plan.hidden)
     };
     let (d_phi, _) = transforms.finish(&phi, &phi, &packed, &d_output_bias, &d_psi, plan);
     [dx.0, d_phi.0, d_bounds.0, d_bias.0]

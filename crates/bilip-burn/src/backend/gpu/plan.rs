@@ -1,7 +1,7 @@
 //! Where the numbers of a monotone layer are, as kernels see it.
 //!
-//! Hidden layers are padded to one width, so that all of them go through one batched product; what pads them is zero
-//! and stays zero.
+//! Hidden layers are padded to one width, so that all of them go through one batched product; what
+//! pads them is zero and stays zero.
 
 // A condition of the compiler's and one of the running kernel's are two conditions.
 #![allow(clippy::collapsible_if)]
@@ -24,9 +24,9 @@ pub fn padded(width: usize) -> usize {
     }
 }
 
-/// Where the free parameters of a hidden layer lie.
+/// Where the free parameters of a hidden layer are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Layer {
+pub struct HiddenLayer {
     /// The first number of its free matrix, `(width + before) × width`.
     pub free: usize,
     /// The number of its gain.
@@ -37,7 +37,7 @@ pub struct Layer {
     pub unit: usize,
 }
 
-/// Where the free parameters of Q lie.
+/// Where the free parameters of Q are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Outer {
     pub free: usize,
@@ -55,7 +55,7 @@ pub struct Plan {
     pub n: usize,
     /// The common width of the padded layers.
     pub size: usize,
-    pub layers: Vec<Layer>,
+    pub layers: Vec<HiddenLayer>,
     pub outer: Option<Outer>,
     pub output_bias: usize,
     pub log_psi: Option<usize>,
@@ -79,7 +79,7 @@ impl Plan {
         self.layers.len() + usize::from(self.outer.is_some())
     }
 
-    pub fn each(&self, what: impl Fn(&Layer) -> usize) -> Vec<usize> {
+    pub fn each(&self, what: impl Fn(&HiddenLayer) -> usize) -> Vec<usize> {
         self.layers.iter().map(what).collect()
     }
 
@@ -134,7 +134,7 @@ pub fn place_of(unit: usize, #[comptime] plan: Arc<Plan>) -> usize {
 pub fn plan_of(layout: &Layout) -> Arc<Plan> {
     let widest = layout.units.iter().copied().max().unwrap_or(1).max(layout.n);
     let rows = layout.extra + layout.hidden();
-    let layers = (0..layout.units.len()).map(|k| Layer {
+    let layers = (0..layout.units.len()).map(|k| HiddenLayer {
         free: layout.fab[k].start,
         gain: layout.gain_ab.start + k,
         width: layout.units[k],
@@ -164,7 +164,7 @@ pub fn square_plan(n: usize) -> Arc<Plan> {
     Arc::new(Plan {
         n,
         size: padded(n),
-        layers: vec![Layer {
+        layers: vec![HiddenLayer {
             free: 0,
             gain: 0,
             width: n,

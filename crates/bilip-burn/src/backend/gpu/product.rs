@@ -1,8 +1,8 @@
 //! Products of batches of matrices in single precision.
 //!
-//! One tile of the result a cube, 16×16 units, every unit 4×4 or 8×8 entries of it. The factors come through shared
-//! memory, the next piece of them on its way while the current one is worked on. No tensor cores: the transforms are
-//! to be orthogonal to the last bit of single precision.
+//! One tile of the result per cube, 16×16 units, every unit 4×4 or 8×8 entries of it. The factors
+//! come through shared memory, the next piece of them on its way while the current one is worked
+//! on. No tensor cores: the transforms are to be orthogonal to the last bit of single precision.
 
 use burn::tensor::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
@@ -16,7 +16,7 @@ use cubek::std::InputBinding;
 use super::memory::{Buffer, Gpu, count};
 use crate::spec::MatmulPrecision;
 
-/// Where the entries of a batch of matrices lie in a buffer.
+/// Where the entries of a batch of matrices are in a buffer.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub struct Place {
     pub offset: u32,
@@ -54,7 +54,8 @@ impl<'a, R: Gpu> View<'a, R> {
         }
     }
 
-    /// A tensor of two dimensions, or of three with the matrices' number first, as it lies in memory, transposed or not.
+    /// A tensor of two dimensions, or of three with the matrices' number first, as it is in
+    /// memory, transposed or not.
     pub fn of(buffer: &'a Buffer<R>) -> Self {
         let strides = buffer.0.meta.strides();
         let last = strides.len() - 1;
@@ -115,7 +116,8 @@ impl Tile {
         16 / self.blocks
     }
 
-    /// For the product of two views: large tiles where there are enough of them to fill the device and they do not reach far beyond the matrices.
+    /// For the product of two views: large tiles where there are enough of them to fill the device
+    /// and they do not reach far beyond the matrices.
     pub fn choose<R: Gpu>(a: &View<'_, R>, b: &View<'_, R>, (m, n): (usize, usize), batch: usize) -> Self {
         let area = |size: usize| m.next_multiple_of(size) * n.next_multiple_of(size);
         let large = area(128) / (128 * 128) * batch >= 96 && 2 * area(128) <= 3 * area(64);
@@ -130,7 +132,8 @@ impl Tile {
 /// Four numbers that travel together.
 pub type Four = Vector<f32, Const<4>>;
 
-/// The unit's four neighboring entries of one factor: entry (`along`, `across`) of it with its bounds.
+/// The unit's four neighboring entries of one factor: entry (`along`, `across`) of it with its
+/// bounds.
 #[cube]
 fn fetch(
     from: &Array<f32>,
@@ -175,7 +178,8 @@ pub fn accumulate(
     let depth = comptime!(tile.depth());
     let blocks = comptime!(tile.blocks);
     let quads = comptime!(size / 4);
-    // Odd lengths of four numbers would cost the alignment; one spare quad keeps neighbors off each other's banks.
+    // Odd lengths of four numbers would cost the alignment; one spare quad keeps neighbors off each
+    // other's banks.
     let pitch = comptime!(quads + 1);
     let mut left = SharedMemory::<Four>::new(comptime!(2 * depth * pitch));
     let mut right = SharedMemory::<Four>::new(comptime!(2 * depth * pitch));
@@ -341,10 +345,13 @@ pub fn product<R: Gpu>(
 /// Operations from which on a product is worth the fast kind that takes seconds to compile.
 const LARGE: usize = 4_000_000_000;
 
-/// The product on tensor cores, factors rounded to 11 bits and sums in single precision; none where the device has no such units or the matrices are too small for them.
+/// The product on tensor cores, factors rounded to 11 bits and sums in single precision; none where
+/// the device has no such units or the matrices are too small for them.
 ///
-/// Of the kinds of product that cubek has, those that fetch by the tensor map of the newest GPUs are twice as fast as the others, and take some three seconds each to
-/// compile, one for every order of the factors and kind of size: large products get that, the others one that takes a third of a second.
+/// Of the kinds of product that cubek has, those that fetch by the tensor map of the newest GPUs
+/// are twice as fast as the others, and take some three seconds each to compile, one for every
+/// order of the factors and kind of size: large products get that, the others one that takes a
+/// third of a second.
 fn on_tensor_cores<R: Gpu>(a: &CubeTensor<R>, b: &CubeTensor<R>) -> Option<CubeTensor<R>> {
     let (mut shape, last) = (a.meta.shape().clone(), a.meta.strides().len() - 1);
     let (m, k, n) = (shape[last - 1], shape[last], b.meta.shape()[last]);
@@ -354,7 +361,8 @@ fn on_tensor_cores<R: Gpu>(a: &CubeTensor<R>, b: &CubeTensor<R>) -> Option<CubeT
     if m.min(n).min(k) < 16 || !properties.supports_type(narrow) {
         return None;
     }
-    // The tensor map needs neighbors in one direction, and 16 bytes or a multiple of that in all others.
+    // The tensor map needs neighbors in one direction, and 16 bytes or a multiple of that in all
+    // others.
     let mapped = |t: &CubeTensor<R>| {
         let (strides, shape) = (t.meta.strides(), t.meta.shape());
         let inner = if strides[last] == 1 { last } else { last - 1 };

@@ -188,7 +188,8 @@ fn numbers<R: Gpu>(strips: Strips, columns: usize) -> NumbersLaunch<R> {
     )
 }
 
-/// Some rows of complex matrices: one number a unit, cubes by place in the piece, piece and part, and matrix.
+/// Some rows of complex matrices: one number per unit, cubes by place in the piece, piece and part,
+/// and matrix.
 #[cube(launch)]
 fn take(from: &Array<f32>, to: &mut Array<f32>, place: &Numbers) {
     let within = ABSOLUTE_POS_X as usize;
@@ -204,7 +205,8 @@ fn take(from: &Array<f32>, to: &mut Array<f32>, place: &Numbers) {
     to[(matrix * 2 * place.pieces as usize + piece_and_part) * height + within] = taken;
 }
 
-/// The same rows where they came from, zeros elsewhere: cubes by place in the part, part, and matrix.
+/// The same rows where they came from, zeros elsewhere: cubes by place in the part, part, and
+/// matrix.
 #[cube(launch)]
 fn lay_back(from: &Array<f32>, to: &mut Array<f32>, place: &Numbers) {
     let at = ABSOLUTE_POS_X as usize;
@@ -230,7 +232,8 @@ fn lay_back(from: &Array<f32>, to: &mut Array<f32>, place: &Numbers) {
     to[(2 * matrix + part) * rows + at] = value;
 }
 
-/// Two dimensions exchanged: cubes by place in the inner one, in the second, and in the first with what is around it.
+/// Two dimensions exchanged: cubes by place in the inner one, in the second, and in the first with
+/// what is around it.
 #[cube(launch)]
 fn exchange(from: &Array<f32>, to: &mut Array<f32>, a: u32, b: u32, inner: u32) {
     let within = ABSOLUTE_POS_X as usize;
@@ -244,7 +247,8 @@ fn exchange(from: &Array<f32>, to: &mut Array<f32>, a: u32, b: u32, inner: u32) 
     to[place * inner + within] = from[(first * b + second) * inner + within];
 }
 
-/// `[[Re, −Im], [Im, Re]]` of complex matrices, real parts above imaginary ones: one number a unit.
+/// `[[Re, −Im], [Im, Re]]` of complex matrices, real parts above imaginary ones: one number per
+/// unit.
 #[cube(launch)]
 fn complex_embed(from: &Array<f32>, to: &mut Array<f32>, count: u32, rows: u32, columns: u32) {
     let at = ABSOLUTE_POS;
@@ -284,7 +288,8 @@ fn complex_fold(from: &Array<f32>, to: &mut Array<f32>, count: u32, rows: u32, c
     to[at] = value;
 }
 
-/// `G − Gᴴ` of complex matrices, real parts above imaginary ones, and the identity: a tile a cube of 32 × 8 units, its mirror image through shared memory.
+/// `G − Gᴴ` of complex matrices, real parts above imaginary ones, and the identity: a tile a cube
+/// of 32 × 8 units, its mirror image through shared memory.
 #[cube(launch)]
 fn complex_skew(from: &Array<f32>, to: &mut Array<f32>, n: u32, #[comptime] identity: bool) {
     let n = n as usize;
@@ -322,7 +327,7 @@ fn complex_skew(from: &Array<f32>, to: &mut Array<f32>, n: u32, #[comptime] iden
     }
 }
 
-/// Windows of images as columns: one number a unit.
+/// Windows of images as columns: one number per unit.
 #[cube(launch)]
 fn unfold(
     from: &Array<f32>,

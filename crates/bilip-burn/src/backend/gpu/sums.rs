@@ -112,8 +112,8 @@ pub fn dots(
 
 /// What a sum over the rows of the batch is taken of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Column {
-    /// A batch without padding, `n` numbers a row.
+pub enum ColumnSum {
+    /// A batch without padding, `n` numbers per row.
     Plain,
     /// δ, by hidden unit.
     Bias,
@@ -121,7 +121,7 @@ pub enum Column {
     Psi,
 }
 
-/// Sums over the rows of the batch, 32 columns a cube, 8 units a column.
+/// Sums over the rows of the batch, 32 columns per cube, 8 units per column.
 #[cube(launch)]
 pub fn column_sums(
     values: &Array<f32>,
@@ -130,20 +130,20 @@ pub fn column_sums(
     slopes: &Array<f32>,
     out: &mut Array<f32>,
     rows: u32,
-    #[comptime] column: Column,
+    #[comptime] column: ColumnSum,
     #[comptime] plan: Arc<Plan>,
 ) {
     let rows = rows as usize;
     let size = comptime!(plan.size);
     let here = CUBE_POS_X as usize * 32 + UNIT_POS_X as usize;
-    let columns = comptime!(if column == Column::Plain {
+    let columns = comptime!(if column == ColumnSum::Plain {
         plan.n
     } else {
         plan.hidden
     });
     let mut stride = columns.runtime();
     let mut position = here;
-    if comptime!(column != Column::Plain) {
+    if comptime!(column != ColumnSum::Plain) {
         stride = comptime!(plan.layers.len() * size).runtime();
         position = place_of(here, comptime!(plan.clone()));
     }
@@ -153,7 +153,7 @@ pub fn column_sums(
         while row < rows {
             let at = row * stride + position;
             let mut value = values[at];
-            if comptime!(column == Column::Psi) {
+            if comptime!(column == ColumnSum::Psi) {
                 value *= z[at] - pre[at] * slopes[at];
             }
             sum += value;

@@ -1,4 +1,5 @@
-//! The GPU against the CPU, for whichever backend is built in; skipped, with a message, where there is no such device.
+//! The GPU against the CPU, for whichever backend is built in; skipped, with a message, where there
+//! is no such device.
 
 use std::sync::Arc;
 
@@ -371,7 +372,8 @@ fn image_layers_go_as_on_the_cpu() {
         let gpu = layer::<Autodiff<Gpu>>(channels, image, units, Activation::Relu);
         let cpu = layer::<Autodiff<Flex>>(channels, image, units, Activation::Relu);
         close("image layer", &gpu[0], &cpu[0], 3e-3);
-        // A hidden unit may be so close to zero that their rounding decides on its slope, which is a matter of an image here and there.
+        // A hidden unit may be so close to zero that their rounding decides on its slope, which is
+        // a matter of an image here and there.
         let scale = cpu[1].iter().fold(0.0, |s: f64, v| s.max(v.abs()));
         let mut worst: Vec<f64> = (gpu[1].chunks(channels * image * image))
             .zip(cpu[1].chunks(channels * image * image))

@@ -5,7 +5,8 @@ use burn::tensor::backend::Backend;
 
 use crate::spec::Window;
 
-/// Images with zeros around them, with the number of rows above and below, of columns left and right.
+/// Images with zeros around them, with the number of rows above and below, of columns left and
+/// right.
 pub(crate) fn framed<B: Backend, const D: usize>(
     x: Tensor<B, D>,
     rows: [usize; 2],

@@ -15,8 +15,8 @@ pub(super) fn inverse<B: Backend>(w: Tensor<B, 2>) -> Tensor<B, 2> {
     } else {
         f64::from(f32::EPSILON)
     };
-    // Newton–Schulz from Wᵀ/(‖W‖₁‖W‖∞), from where it always converges (Ben-Israel and Cohen 1966): with κ the
-    // condition, 2·log₂κ steps and then quadratically.
+    // Newton–Schulz from Wᵀ/(‖W‖₁‖W‖∞), from where it always converges (Ben-Israel and Cohen 1966):
+    // with κ the condition, 2·log₂κ steps and then quadratically.
     let rows = fixed.clone().abs().sum_dim(1).max();
     let columns = fixed.clone().abs().sum_dim(0).max();
     let mut x = fixed.clone().transpose() / (rows * columns).unsqueeze();
@@ -48,10 +48,12 @@ pub(crate) fn inverses<B: Backend>(w: Tensor<B, 3>) -> Tensor<B, 3> {
     Tensor::cat(each, 0)
 }
 
-/// The inverses of complex matrices, real parts above imaginary ones, by real inverses and products.
+/// The inverses of complex matrices, real parts above imaginary ones, by real inverses and
+/// products.
 ///
-/// `(R + iM)⁻¹ = Z − iTZ` with `T = R⁻¹M` and `Z = (R + MT)⁻¹`. Where the Hermitian part is ⪰ I, so are the symmetric parts of R and of `R + MT`, a Schur complement of
-/// the embedded matrix: both inverses are safe without pivots.
+/// `(R + iM)⁻¹ = Z − iTZ` with `T = R⁻¹M` and `Z = (R + MT)⁻¹`. Where the Hermitian part is ⪰ I, so
+/// are the symmetric parts of R and of `R + MT`, a Schur complement of the embedded matrix: both
+/// inverses are safe without pivots.
 pub(crate) fn complex_inverse<B: Backend>(
     w: Tensor<B, 3>,
     inverse: impl Fn(Tensor<B, 3>) -> Tensor<B, 3>,

@@ -1,8 +1,8 @@
 //! The operations by plain tensor operations, for every backend without a path of its own.
 //!
-//! The only part that automatic differentiation must not see is the iteration for the inverse. It runs on detached
-//! tensors, and one more Newton step `X ← 2X − XWX` with the tracked `W` closes it: its value is the inverse, and its
-//! derivative, `−X dW X`, is the derivative of the inverse.
+//! The only part that automatic differentiation must not see is the iteration for the inverse. It
+//! runs on detached tensors, and one more Newton step `X ← 2X − XWX` with the tracked `W` closes
+//! it: its value is the inverse, and its derivative, `−X dW X`, is the derivative of the inverse.
 
 mod activation;
 mod adam;

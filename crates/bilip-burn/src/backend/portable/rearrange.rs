@@ -40,7 +40,8 @@ pub(super) fn halves<B: Backend>(z: Tensor<B, 3>) -> (Tensor<B, 3>, Tensor<B, 3>
     (half(0), half(twice / 2))
 }
 
-/// Complex matrices, real parts above imaginary ones, as the real ones of twice the size that multiply as they do: `[[Re, −Im], [Im, Re]]`.
+/// Complex matrices, real parts above imaginary ones, as the real ones of twice the size that
+/// multiply as they do: `[[Re, −Im], [Im, Re]]`.
 ///
 /// # Shapes
 /// `[count, 2·rows, columns] → [count, 2·rows, 2·columns]`
@@ -57,7 +58,8 @@ fn fold_embedded<B: Backend>(d: Tensor<B, 3>) -> Tensor<B, 3> {
     side(0) + Tensor::cat(vec![im, re.neg()], 1)
 }
 
-/// `G − Gᴴ` of complex matrices, real parts above imaginary ones, and the identity if it is asked for.
+/// `G − Gᴴ` of complex matrices, real parts above imaginary ones, and the identity if it is asked
+/// for.
 fn skew<B: Backend>(g: Tensor<B, 3>, identity: bool) -> Tensor<B, 3> {
     let [_, _, n] = g.dims();
     let place = (&g.device(), g.dtype());

@@ -50,7 +50,8 @@ impl Definition for Cifar10 {
     }
 }
 
-/// Stripes that lie, stand or lean, where there are no data: for a short version that needs none.
+/// Horizontal, vertical and diagonal stripes, where there are no data: for a short version that
+/// needs none.
 fn stripes(count: usize, seed: u64) -> Images {
     let mut rng = Rng::new(seed);
     let mut images = Images {

@@ -32,7 +32,8 @@ pub(super) fn normalized(pixels: &[u8]) -> Vec<f64> {
         .collect()
 }
 
-/// What is measured on a set of images: accuracy; likelihood and calibration by the mean-field approximation, and by the mean of the logits alone.
+/// What is measured on a set of images: accuracy; likelihood and calibration by the mean-field
+/// approximation, and by the mean of the logits alone.
 pub(super) const QUALITIES: [&str; 5] = ["accuracy", "nll", "ece", "mode_nll", "mode_ece"];
 pub(super) type Quality = [f64; QUALITIES.len()];
 
@@ -119,7 +120,8 @@ impl Found {
                 let x = joined(x)?;
                 next = sets.get(k + 1).map(|set| scope.spawn(move || ready(set)));
                 let h = (trained.features)(&x);
-                // While a GPU looks at a set, the processor judges the one before and makes the one after ready.
+                // While a GPU looks at a set, the processor judges the one before and makes the one
+                // after ready.
                 let this = scope.spawn(move || quality(head, &h, &images.labels));
                 if let Some((set, thread)) = before.replace((set, this)) {
                     self.add(*set, joined(thread)??, &mut progress)?;

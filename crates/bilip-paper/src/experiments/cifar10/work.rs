@@ -11,7 +11,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::baselines::WideResNetConfig;
-use crate::config::Kind;
+use crate::config::ModelFamily;
 use crate::error::{Error, Result};
 use crate::experiments::{Hidden, fit};
 use crate::files;
@@ -24,7 +24,8 @@ const RIDGE: f64 = 1.0;
 const TOLERANCE: f64 = 1e-6;
 /// Numbers that the head sees.
 const FEATURES: usize = 128;
-/// The published frequencies have deviation 0.05 and inputs are divided by the root of the kernel's scale of 2.
+/// The published frequencies have deviation 0.05 and inputs are divided by the root of the kernel's
+/// scale of 2.
 const LENGTH_SCALE: f64 = std::f64::consts::SQRT_2 / 0.05;
 
 /// What is left of a trained model: features of images, the head, and what is to be proved.
@@ -46,7 +47,8 @@ pub(super) struct Proof {
     pub certified: Vec<Option<Bounds>>,
     /// Of the convolutions between them, over the bounds that these were given.
     pub norms: Vec<f64>,
-    /// The worst certified error of images that went through the monotone layer of a block and back, and the most steps that took.
+    /// The worst certified error of images that went through the monotone layer of a block and
+    /// back, and the most steps that took.
     pub inverse: Option<(f64, usize)>,
 }
 
@@ -70,7 +72,7 @@ impl OnDevice for Work<'_> {
             return Err(Error::config(&model.name, "hidden holds one number, the width"));
         };
         match model.kind {
-            Kind::ConvBilipnet => {
+            ModelFamily::ConvBilipnet => {
                 let designed = ConvFeaturesConfig::of_branch_bound(c, width)?;
                 let claimed = designed.bounds;
                 let config = ConvFeaturesConfig {
@@ -93,7 +95,7 @@ impl OnDevice for Work<'_> {
                     ..rest
                 })
             }
-            Kind::ConvSngp => {
+            ModelFamily::ConvSngp => {
                 let config = WideResNetConfig::new(c, width)
                     .with_batch_norm(model.batch_norm)
                     .with_dropout(model.dropout)
@@ -173,7 +175,8 @@ impl Work<'_> {
     }
 }
 
-/// What can be proved of the stored numbers of every block and convolution, and images through the monotone layers and back.
+/// What can be proved of the stored numbers of every block and convolution, and images through the
+/// monotone layers and back.
 fn prove<B: Backend>(net: &ConvFeatures<B>, sample: Tensor<B, 4>) -> Result<Proof> {
     let mut proof = Proof {
         norms: norms(net.convolutions())?,

@@ -1,5 +1,5 @@
-//! How exactly a layer on images is evaluated: in f64, and in double-double arithmetic for when the rounding of the
-//! plain evaluation hides the error that is to be proved.
+//! How exactly a layer on images is evaluated: in f64, and in double-double arithmetic for when the
+//! rounding of the plain evaluation hides the error that is to be proved.
 
 use std::ops::Range;
 
@@ -48,7 +48,8 @@ impl Evaluate for ConvMonLip<f64> {
         };
         let rounding = Rounding {
             unit: UNIT_ROUNDOFF,
-            // Of the unitary transform: two products of length s (sums of two), each √s above its norm.
+            // Of the unitary transform: two products of length s (sums of two), each √s above its
+            // norm.
             transform: 3.0 * s.sqrt() * (2.0 * s + 16.0) * UNIT_ROUNDOFF,
             product: |length| (2.0 * length as f64 + 8.0) * UNIT_ROUNDOFF * 1.5,
             own: 16.0 * UNIT_ROUNDOFF,
@@ -64,10 +65,12 @@ impl Evaluate for ConvMonLip<f64> {
 impl ConvMonLip<f64> {
     /// What an evaluation may have lost.
     ///
-    /// Norm by norm through the formula: a product with the matrix of the Fourier transform, entries at most one and
-    /// known to a few units in the last place, loses `(γ_s + 8u)·s` for a matrix of norm √s; a product at a frequency
-    /// `γ·‖·‖_F`; and of what is lost before an activation, the output feels the square root of
-    /// [`Norms::amplification`](crate::certify::Norms), for the reason given in [`crate::layers::evaluate`].
+    /// Norm by norm through the formula: a product with the matrix of the Fourier transform,
+    /// entries at most one and known to a few units in the last place, loses `(γ_s + 8u)·s` for a
+    /// matrix of norm √s; a product at a frequency `γ·‖·‖_F`; and of what is lost before an
+    /// activation, the output feels the square root of
+    /// [`Norms::amplification`](crate::certify::Norms), for the reason given in
+    /// [`crate::layers::evaluate`].
     fn error_of(&self, sizes: &Sizes, r: &Rounding) -> f64 {
         let (e, norms) = (&self.explicit, self.norms());
         let s = e.image as f64;
@@ -105,7 +108,8 @@ impl ConvMonLip<f64> {
     }
 }
 
-/// Cosines and sines are known to this much: some eighty operations, each good to 2⁻¹⁰⁰, on terms that add up to less than 3.
+/// Cosines and sines are known to this much: some eighty operations, each good to 2⁻¹⁰⁰, on terms
+/// that add up to less than 3.
 const TABLE: f64 = 2e-28;
 
 /// A number as the sum of two.
@@ -451,20 +455,16 @@ mod tests {
     use crate::base::random::Rng;
     use crate::layers::activation::Activation;
     use crate::layers::bias::Bias;
-    use crate::layers::conv::ConvFree;
+    use crate::layers::conv::{ConvFree, RandomConvLayer};
     use crate::layers::layer::{Buffers, Layer};
 
     #[test]
     fn tables_and_transforms_are_good_to_twice_the_digits() -> crate::base::error::Result<()> {
         for (image, channels) in [(1, 1), (2, 1), (3, 2), (8, 1), (12, 1)] {
             let free = ConvFree::random(
-                channels,
-                image,
-                &[1],
-                1,
-                Bounds::new(0.5, 2.0)?,
-                Activation::Relu,
-                0.0,
+                &RandomConvLayer::new(channels, image, &[1], Bounds::new(0.5, 2.0)?)
+                    .with_kernel(1)
+                    .with_bias(0.0),
                 &mut Rng::new(1),
             )?;
             let layer = ConvMonLip::<f64>::from_free(&free)?;
@@ -499,13 +499,7 @@ mod tests {
     -> crate::base::error::Result<()> {
         for activation in [Activation::Relu, Activation::Tanh] {
             let free = ConvFree::random(
-                3,
-                6,
-                &[2, 3],
-                3,
-                Bounds::new(0.1, 4.0)?,
-                activation,
-                0.5,
+                &RandomConvLayer::new(3, 6, &[2, 3], Bounds::new(0.1, 4.0)?).with_activation(activation),
                 &mut Rng::new(4),
             )?;
             let layer = ConvMonLip::<f64>::from_free(&free)?;

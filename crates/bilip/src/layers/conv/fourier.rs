@@ -1,7 +1,9 @@
-//! The discrete Fourier transform of square real images, and complex matrices as pairs of real ones.
+//! The discrete Fourier transform of square real images, and complex matrices as pairs of real
+//! ones.
 //!
-//! Sizes are those of images in networks, so the transform is a product with its matrix: four small real products an image, with error bounds that are those of
-//! products. Of the frequencies only those are kept that do not follow from others by conjugation.
+//! Sizes are those of images in networks, so the transform is a product with its matrix: four small
+//! real products an image, with error bounds that are those of products. Of the frequencies only
+//! those are kept that do not follow from others by conjugation.
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
@@ -52,7 +54,8 @@ impl<T: Real> Complex<T> {
         }
     }
 
-    /// `[[Re, −Im], [Im, Re]]`: products, adjoints and inverses of complex matrices are those of these real ones.
+    /// `[[Re, −Im], [Im, Re]]`: products, adjoints and inverses of complex matrices are those of
+    /// these real ones.
     pub(crate) fn embedded(&self) -> Mat<T> {
         let (rows, columns) = self.re.shape();
         Mat::from_fn(2 * rows, 2 * columns, |i, j| match (i < rows, j < columns) {
@@ -73,7 +76,8 @@ impl<T: Real> Complex<T> {
     }
 }
 
-/// Values of channels at all frequencies, for some rows of a batch: at every frequency a complex matrix, channels × rows.
+/// Values of channels at all frequencies, for some rows of a batch: at every frequency a complex
+/// matrix, channels × rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Spectrum<T> {
     pub(crate) re: Vec<T>,
@@ -102,7 +106,8 @@ impl<T: Real> Spectrum<T> {
         self.re.iter_mut().chain(&mut self.im).for_each(|v| *v *= factor);
     }
 
-    /// Adds `factor·A` or `factor·Aᴴ` times some channels of another spectrum, frequency by frequency, to some channels of this one.
+    /// Adds `factor·A` or `factor·Aᴴ` times some channels of another spectrum, frequency by
+    /// frequency, to some channels of this one.
     pub(crate) fn add_product<'a>(
         &mut self,
         to: std::ops::Range<usize>,
@@ -151,7 +156,8 @@ pub(crate) struct Fourier<T> {
     sin: Mat<T>,
     /// The frequencies that are kept, `(i, j)`.
     pub(crate) frequencies: Vec<(usize, usize)>,
-    /// For every `(i, j)` with `j ≤ size/2`, at `i·half + j`: where it is kept, and whether its conjugate is.
+    /// For every `(i, j)` with `j ≤ size/2`, at `i·half + j`: where it is kept, and whether its
+    /// conjugate is.
     pub(crate) places: Vec<(usize, bool)>,
 }
 
@@ -292,7 +298,8 @@ impl<T: Real> Fourier<T> {
     }
 }
 
-/// Number of frequencies that are kept for images of a side: half of all, and half of those that are real.
+/// Number of frequencies that are kept for images of a side: half of all, and half of those that
+/// are real.
 pub(crate) fn frequency_count(size: usize) -> usize {
     let real = if size.is_multiple_of(2) { 4 } else { 1 };
     (size * size + real) / 2
@@ -306,7 +313,8 @@ fn add<T: Real>(to: &mut Mat<T>, a: MatRef<'_, T>, b: MatRef<'_, T>, factor: T) 
     matmul(to.as_mut(), Accum::Add, a, b, factor, Par::Seq);
 }
 
-/// `cos(2πk/n)` and `sin(2πk/n)` for `k < n`, by symmetry from those of `πa/n` with `2a ≤ n`, so that what should be equal is so exactly.
+/// `cos(2πk/n)` and `sin(2πk/n)` for `k < n`, by symmetry from those of `πa/n` with `2a ≤ n`, so
+/// that what should be equal is so exactly.
 pub(crate) fn around<N: Copy>(
     k: usize,
     n: usize,

@@ -13,7 +13,8 @@ use crate::certify::{LayerCertificate, round_certified};
 use crate::layers::activation::Activation;
 use crate::layers::cayley::cayley;
 
-/// Square kernels between channels, `[outputs, inputs, size, size]`, the middle entry that of no shift.
+/// Square kernels between channels, `[outputs, inputs, size, size]`, the middle entry that of no
+/// shift.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kernels {
     /// Output channels.
@@ -30,7 +31,8 @@ impl Kernels {
     /// Kernels from their numbers.
     ///
     /// # Errors
-    /// When the side is even, a size is zero, or the numbers are not as many as they should be or not finite.
+    /// When the side is even, a size is zero, or the numbers are not as many as they should be or
+    /// not finite.
     pub fn new(outputs: usize, inputs: usize, size: usize, values: Vec<f64>) -> Result<Self> {
         if size.is_multiple_of(2) {
             return Err(Error::setting("kernel", size, "must be odd"));
@@ -63,13 +65,14 @@ impl Kernels {
         Self::new(outputs, inputs, size, values)
     }
 
-    /// The matrix by which circular convolution on a torus of the given side acts on the channels at a frequency, `[[Re, −Im], [Im, Re]]`: its norm is that of the convolution
-    /// there.
+    /// The matrix by which circular convolution on a torus of the given side acts on the channels
+    /// at a frequency, `[[Re, −Im], [Im, Re]]`: its norm is that of the convolution there.
     pub fn embedded_at(&self, frequency: (usize, usize), side: usize) -> Mat<f64> {
         self.at((frequency.0 % side, frequency.1 % side), side).embedded()
     }
 
-    /// The matrix by which circular convolution acts on the channels at a frequency: `Σ_d K[d]·exp(−2πi⟨f, d⟩/size)`.
+    /// The matrix by which circular convolution acts on the channels at a frequency: `Σ_d
+    /// K[d]·exp(−2πi⟨f, d⟩/size)`.
     pub(crate) fn at(&self, (i, j): (usize, usize), image: usize) -> Complex<f64> {
         let k = self.size;
         let radius = (k - 1) / 2;
@@ -119,40 +122,79 @@ pub struct ConvFree {
     pub output_bias: Vec<f64>,
 }
 
+/// Settings of a random monotone layer on images.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RandomConvLayer<'a> {
+    /// Number of input and output channels.
+    pub channels: usize,
+    /// The side of the images.
+    pub image: usize,
+    /// Hidden channels, layer by layer.
+    pub units: &'a [usize],
+    /// The bounds.
+    pub bounds: Bounds,
+    /// The odd side of the kernels; 3 unless told otherwise.
+    pub kernel: usize,
+    /// The activation; ReLU unless told otherwise.
+    pub activation: Activation,
+    /// Deviation of the biases; 0.5 unless told otherwise.
+    pub bias: f64,
+}
+
+impl<'a> RandomConvLayer<'a> {
+    /// A ReLU layer with kernels of 3 × 3.
+    pub fn new(channels: usize, image: usize, units: &'a [usize], bounds: Bounds) -> Self {
+        RandomConvLayer {
+            channels,
+            image,
+            units,
+            bounds,
+            kernel: 3,
+            activation: Activation::Relu,
+            bias: 0.5,
+        }
+    }
+
+    /// The same with kernels of another side.
+    pub fn with_kernel(self, kernel: usize) -> Self {
+        RandomConvLayer { kernel, ..self }
+    }
+
+    /// The same with another activation.
+    pub fn with_activation(self, activation: Activation) -> Self {
+        RandomConvLayer { activation, ..self }
+    }
+
+    /// The same with biases of another deviation.
+    pub fn with_bias(self, bias: f64) -> Self {
+        RandomConvLayer { bias, ..self }
+    }
+}
+
 impl ConvFree {
-    /// Glorot-normal kernels, standard normal biases times `bias_scale`, ψ = 1.
+    /// Glorot-normal kernels, normal biases, ψ = 1.
     ///
     /// # Errors
     /// When a size is zero or the kernel even.
-    #[allow(clippy::too_many_arguments)]
-    pub fn random(
-        channels: usize,
-        image: usize,
-        units: &[usize],
-        kernel: usize,
-        bounds: Bounds,
-        activation: Activation,
-        bias_scale: f64,
-        rng: &mut Rng,
-    ) -> Result<Self> {
-        check_units(units)?;
-        let m: usize = units.iter().sum();
+    pub fn random(layer: &RandomConvLayer<'_>, rng: &mut Rng) -> Result<Self> {
+        check_units(layer.units)?;
+        let m: usize = layer.units.iter().sum();
         let mut before = 0;
         let mut ab = Vec::new();
-        for &width in units {
-            ab.push(Kernels::glorot(width + before, width, kernel, rng)?);
+        for &width in layer.units {
+            ab.push(Kernels::glorot(width + before, width, layer.kernel, rng)?);
             before = width;
         }
-        let scaled = |values: Vec<f64>| values.into_iter().map(|v| bias_scale * v).collect();
+        let scaled = |values: Vec<f64>| values.into_iter().map(|v| layer.bias * v).collect();
         Ok(ConvFree {
-            bounds,
-            activation,
-            image,
-            q: Kernels::glorot(m, channels, kernel, rng)?,
+            bounds: layer.bounds,
+            activation: layer.activation,
+            image: layer.image,
+            q: Kernels::glorot(m, layer.channels, layer.kernel, rng)?,
             ab,
             log_psi: None,
             hidden_bias: scaled(rng.normals(m)),
-            output_bias: scaled(rng.normals(channels)),
+            output_bias: scaled(rng.normals(layer.channels)),
         })
     }
 
@@ -270,7 +312,8 @@ impl ConvFree {
 impl<T: Real> ConvMonLip<T> {
     /// The explicit layer of free kernels, with its bounds proved for the numbers stored.
     ///
-    /// Every frequency by itself: weights in f64, then the certified rounding of [`MonLip::from_free`](crate::MonLip::from_free).
+    /// Every frequency by itself: weights in f64, then the certified rounding of
+    /// [`MonLip::from_free`](crate::MonLip::from_free).
     ///
     /// # Errors
     /// On parts that do not fit together, numbers that are not finite, or ν = μ.

@@ -1,12 +1,14 @@
 //! The monotone and Lipschitz layer on images: its linear maps are circular convolutions.
 //!
-//! Circular convolutions of `c` channels are, at each frequency of the Fourier transform, complex matrices of size c; the transform is unitary up to a factor. So the
-//! layer is that of [`MonLip`](crate::MonLip) with `V` and `S` block-diagonal over the frequencies,
+//! Circular convolutions of `c` channels are, at each frequency of the Fourier transform, complex
+//! matrices of size c; the transform is unitary up to a factor. So the layer is that of
+//! [`MonLip`](crate::MonLip) with `V` and `S` block-diagonal over the frequencies,
 //! ```text
 //! ẑ_k = σ̂(V_k ∗ ẑ_{k−1} + √(2γ) S_k ∗ x + b̂_k),   y = μx + √(γ/2) Σ S_kᴴ ∗ ẑ_k + b_y,
 //! ```
-//! and its condition `I − (V+Vᴴ)/2 − SSᴴ ⪰ 0` holds if and only if it holds at every frequency. Kernels of free parameters are small; those of V and S are as large as
-//! the image, and stored by frequency. At −f everything is conjugate to f, so half of the frequencies are enough.
+//! and its condition `I − (V+Vᴴ)/2 − SSᴴ ⪰ 0` holds if and only if it holds at every frequency.
+//! Kernels of free parameters are small; those of V and S are as large as the image, and stored by
+//! frequency. At −f everything is conjugate to f, so half of the frequencies are enough.
 
 mod accurate;
 pub(crate) mod fourier;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 
 use faer::Mat;
 
-pub use free::{ConvFree, Kernels};
+pub use free::{ConvFree, Kernels, RandomConvLayer};
 
 use crate::base::bounds::{Bounds, Claimed};
 use crate::base::error::{Error, Result, check_finite};
@@ -33,8 +35,8 @@ use crate::layers::layer::Layer;
 use crate::layers::monlip::check_psi;
 use fourier::{Complex, Fourier, Spectrum};
 
-/// Refuses images that are too large: sums over them are bounded for at most [`MAX_UNITS`] terms, and a small file must
-/// not ask for much work.
+/// Refuses images that are too large: sums over them are bounded for at most [`MAX_UNITS`] terms,
+/// and a small file must not ask for much work.
 pub(crate) fn check_numbers(channels: usize, image: usize) -> Result<()> {
     let numbers = (image.checked_mul(image)).and_then(|pixels| pixels.checked_mul(channels));
     match numbers.is_some_and(|n| n <= MAX_UNITS) {
@@ -115,16 +117,18 @@ pub(crate) struct ConvExplicit<T> {
     pub(crate) output_bias: Vec<T>,
 }
 
-/// A μ-strongly monotone, ν-Lipschitz layer on images `[channels, size, size]`, by circular convolutions.
+/// A μ-strongly monotone, ν-Lipschitz layer on images `[channels, size, size]`, by circular
+/// convolutions.
 ///
-/// Built from free kernels by [`ConvMonLip::from_free`], which rounds the weights so that the bounds hold *exactly* for the numbers stored.
+/// Built from free kernels by [`ConvMonLip::from_free`], which rounds the weights so that the
+/// bounds hold *exactly* for the numbers stored.
 ///
 /// ```
-/// use bilip::{Activation, BiLipschitz, Bounds, ConvFree, ConvMonLip, InverseOptions, Rng};
+/// use bilip::{BiLipschitz, Bounds, ConvFree, ConvMonLip, InverseOptions, RandomConvLayer, Rng};
 ///
 /// // Images of 3 channels, 8 × 8; two hidden layers of 4 channels, kernels of 3 × 3.
 /// let (bounds, mut rng) = (Bounds::new(0.2, 4.0)?, Rng::new(1));
-/// let free = ConvFree::random(3, 8, &[4, 4], 3, bounds, Activation::Relu, 0.1, &mut rng)?;
+/// let free = ConvFree::random(&RandomConvLayer::new(3, 8, &[4, 4], bounds).with_bias(0.1), &mut rng)?;
 /// let layer = ConvMonLip::<f32>::from_free(&free)?;
 /// assert!(layer.verify().holds());
 ///
@@ -176,7 +180,8 @@ impl<T: Real> ConvMonLip<T> {
         })
     }
 
-    /// A layer from stored weights, of which nothing is proved yet: that happens when its bounds are first asked for.
+    /// A layer from stored weights, of which nothing is proved yet: that happens when its bounds
+    /// are first asked for.
     ///
     /// # Errors
     /// As for free parameters, and where the weights at a real frequency are not real.
@@ -314,7 +319,8 @@ impl<T: Real> ConvMonLip<T> {
         to.add_product(0..to.channels, factor, s, z, 0..z.channels);
     }
 
-    /// Adds `V_k z` (of the layer before) or `V_kᴴ z` (of the layer after) to the channels of a hidden layer.
+    /// Adds `V_k z` (of the layer before) or `V_kᴴ z` (of the layer after) to the channels of a
+    /// hidden layer.
     fn add_v(&self, to: &mut Spectrum<T>, channels: Range<usize>, k: usize, adjoint: bool, z: &Spectrum<T>) {
         let e = &self.explicit;
         let v = |f: usize| {

@@ -14,13 +14,7 @@ fn layer(
     let bounds = Bounds::new(0.2, 3.0).unwrap();
     let mut rng = Rng::new(seed);
     let free = ConvFree::random(
-        channels,
-        image,
-        units,
-        kernel,
-        bounds,
-        Activation::Relu,
-        0.5,
+        &RandomConvLayer::new(channels, image, units, bounds).with_kernel(kernel),
         &mut rng,
     )
     .unwrap();
@@ -28,7 +22,8 @@ fn layer(
     (free, layer)
 }
 
-/// The circular convolution with kernels as a matrix on `[channels, image, image]`, from its definition.
+/// The circular convolution with kernels as a matrix on `[channels, image, image]`, from its
+/// definition.
 fn dense(kernels: &Kernels, image: usize) -> Mat<f64> {
     let (k, r) = (kernels.size as isize, (kernels.size as isize - 1) / 2);
     let pixels = image * image;
@@ -55,7 +50,8 @@ fn dense(kernels: &Kernels, image: usize) -> Mat<f64> {
     out
 }
 
-/// The same layer from dense matrices of all pixels: the construction of the dense layer, with the convolutions as free matrices.
+/// The same layer from dense matrices of all pixels: the construction of the dense layer, with the
+/// convolutions as free matrices.
 fn by_brute_force(free: &ConvFree, x: &[f64]) -> Vec<f64> {
     let image = free.image;
     let pixels = image * image;
@@ -167,7 +163,11 @@ fn products_with_the_jacobian_are_differences_and_each_other_s_transpose() {
     let mut rng = Rng::new(5);
     for activation in [Activation::Relu, Activation::Tanh, Activation::Softplus] {
         let bounds = Bounds::new(0.3, 2.0).unwrap();
-        let mut free = ConvFree::random(2, 4, &[3, 2], 3, bounds, activation, 0.5, &mut rng).unwrap();
+        let mut free = ConvFree::random(
+            &RandomConvLayer::new(2, 4, &[3, 2], bounds).with_activation(activation),
+            &mut rng,
+        )
+        .unwrap();
         free.log_psi = Some(rng.normals(5).iter().map(|v| 0.3 * v).collect());
         let layer = ConvMonLip::<f64>::from_free(&free).unwrap();
         let n = layer.dim();
@@ -253,7 +253,12 @@ fn parts_that_do_not_fit_are_refused() {
     let mut rng = Rng::new(1);
     let bounds = Bounds::new(0.2, 3.0).unwrap();
     let random = |units: &[usize], kernel: usize, rng: &mut Rng| {
-        ConvFree::random(2, 4, units, kernel, bounds, Activation::Relu, 1.0, rng)
+        ConvFree::random(
+            &RandomConvLayer::new(2, 4, units, bounds)
+                .with_kernel(kernel)
+                .with_bias(1.0),
+            rng,
+        )
     };
     assert!(random(&[], 3, &mut rng).is_err());
     assert!(random(&[2, 0], 3, &mut rng).is_err());

@@ -32,7 +32,8 @@ struct Sizes {
 fn plain_error(layer: &MonLip<f64>, sizes: &Sizes, bias_error: f64) -> f64 {
     let widest = layer.units().iter().copied().max().unwrap_or(0);
     let n = layer.size();
-    // The constants cover the gains (two roundings each), the bias, ψ, the activation (≤ 4 ulp) and its argument.
+    // The constants cover the gains (two roundings each), the bias, ψ, the activation (≤ 4 ulp) and
+    // its argument.
     propagate(
         layer,
         sizes,
@@ -142,7 +143,8 @@ fn accurate(layer: &MonLip<f64>, x: &Pair, bias: &[f64], bias_error: f64) -> (Pa
         double_gamma(layer.hidden() + n),
     );
     if !w.activation.is_homogeneous() {
-        // The activation itself: two libm calls of 4 ulp (8u) each, the operations between, ψ and the argument.
+        // The activation itself: two libm calls of 4 ulp (8u) each, the operations between, ψ and
+        // the argument.
         let own = 32.0 * UNIT_ROUNDOFF * (sizes.hidden + pre_norm2.sqrt() * SAFETY);
         let norms = layer.norms();
         let v2 = norms.v2.iter().copied().fold(0.0, f64::max);

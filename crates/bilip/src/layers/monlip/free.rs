@@ -17,9 +17,11 @@ use crate::certify::round_certified;
 use crate::layers::activation::Activation;
 use crate::layers::cayley::{cayley, inverse_cayley};
 
-/// Free parameters of a [`MonLip`] layer: any finite numbers give a layer with the bounds asked for.
+/// Free parameters of a [`MonLip`] layer: any finite numbers give a layer with the bounds asked
+/// for.
 ///
-/// Learned scalings of the matrices (`(f/‖F‖)·F`) are applied beforehand, see [`with_norm`](crate::with_norm).
+/// Learned scalings of the matrices (`(f/‖F‖)·F`) are applied beforehand, see
+/// [`with_norm`](crate::with_norm).
 #[derive(Clone, Debug)]
 pub struct MonLipFree {
     /// The bounds (μ, ν) of the layer, ν > μ.
@@ -32,7 +34,8 @@ pub struct MonLipFree {
     pub fp: Option<Mat<f64>>,
     /// `F_k^{ab}`, `(m_k + m_{k−1}) × m_k`, with `m_0 = 0`; `[A_kᵀ; B_kᵀ] = cayley(F_k^{ab})`.
     pub fab: Vec<Mat<f64>>,
-    /// `d`, all layers after one another, `Ψ = diag(e^d)`; without effect for positively homogeneous activations.
+    /// `d`, all layers after one another, `Ψ = diag(e^d)`; without effect for positively
+    /// homogeneous activations.
     pub log_psi: Option<Vec<f64>>,
     /// Hidden biases b̂, all layers after one another.
     pub hidden_bias: Vec<f64>,
@@ -111,7 +114,8 @@ impl MonLipFree {
         Ok(units)
     }
 
-    /// `V_2 … V_L` and `S` in f64, before certified rounding: `V_k = 2B_kA_{k−1}ᵀ`, `S_k = A_kQ_k − B_kQ_{k−1}`.
+    /// `V_2 … V_L` and `S` in f64, before certified rounding: `V_k = 2B_kA_{k−1}ᵀ`, `S_k = A_kQ_k −
+    /// B_kQ_{k−1}`.
     ///
     /// All Cayley transforms run in parallel.
     ///
@@ -182,13 +186,15 @@ impl MonLipFree {
 }
 
 impl MonLipFree {
-    /// The same layer in other variables: `s_y·F((x − m_x)/s_x) + m_y`, with one factor for all inputs and one for all
-    /// outputs, so that it stays monotone. Its bounds are `s_y/s_x` times these.
+    /// The same layer in other variables: `s_y·F((x − m_x)/s_x) + m_y`, with one factor for all
+    /// inputs and one for all outputs, so that it stays monotone. Its bounds are `s_y/s_x` times
+    /// these.
     ///
     /// The hidden state scales by `t = √(s_x s_y)`, which leaves V and S as they are.
     ///
     /// # Errors
-    /// On centers of the wrong size, numbers that are not finite, and bounds that leave their range.
+    /// On centers of the wrong size, numbers that are not finite, and bounds that leave their
+    /// range.
     pub fn in_variables(&self, input: (&[f64], f64), output: (&[f64], f64)) -> Result<Self> {
         let (_, s) = self.explicit_weights()?;
         let n = s.ncols();
@@ -227,19 +233,51 @@ impl MonLipFree {
     }
 }
 
+/// Settings of a random monotone layer, dense or one of a network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RandomLayer<'a> {
+    /// Number of inputs and outputs.
+    pub n: usize,
+    /// Hidden widths.
+    pub units: &'a [usize],
+    /// The bounds.
+    pub bounds: Bounds,
+    /// The activation; ReLU unless told otherwise.
+    pub activation: Activation,
+    /// Deviation of the biases; 0.5 unless told otherwise.
+    pub bias: f64,
+}
+
+impl<'a> RandomLayer<'a> {
+    /// A ReLU layer.
+    pub fn new(n: usize, units: &'a [usize], bounds: Bounds) -> Self {
+        RandomLayer {
+            n,
+            units,
+            bounds,
+            activation: Activation::Relu,
+            bias: 0.5,
+        }
+    }
+
+    /// The same with another activation.
+    pub fn with_activation(self, activation: Activation) -> Self {
+        RandomLayer { activation, ..self }
+    }
+
+    /// The same with biases of another deviation.
+    pub fn with_bias(self, bias: f64) -> Self {
+        RandomLayer { bias, ..self }
+    }
+}
+
 impl MonLipFree {
-    /// Glorot-normal matrices, standard normal biases times `bias_scale`, ψ = 1.
+    /// Glorot-normal matrices, normal biases, ψ = 1.
     ///
     /// # Errors
     /// When `n`, the number of hidden layers or a width is zero.
-    pub fn random(
-        n: usize,
-        units: &[usize],
-        bounds: Bounds,
-        activation: Activation,
-        bias_scale: f64,
-        rng: &mut Rng,
-    ) -> Result<Self> {
+    pub fn random(layer: &RandomLayer<'_>, rng: &mut Rng) -> Result<Self> {
+        let RandomLayer { n, units, .. } = *layer;
         if n == 0 {
             return Err(Error::setting("n", 0, "must be at least 1"));
         }
@@ -251,10 +289,10 @@ impl MonLipFree {
             fab.push(rng.glorot(width + before, width));
             before = width;
         }
-        let scaled = |values: Vec<f64>| values.into_iter().map(|v| bias_scale * v).collect();
+        let scaled = |values: Vec<f64>| values.into_iter().map(|v| layer.bias * v).collect();
         Ok(MonLipFree {
-            bounds,
-            activation,
+            bounds: layer.bounds,
+            activation: layer.activation,
             fq: rng.glorot(m, n),
             fp: None,
             fab,
@@ -268,9 +306,10 @@ impl MonLipFree {
 impl<T: Real> MonLip<T> {
     /// The explicit layer of free parameters, with its bounds proved for the numbers stored.
     ///
-    /// The weights are computed in f64; *certified rounding* then shrinks `V` and `S` by a relative `ε` a little above
-    /// the rounding of `T` (about 1e-14 to 1e-12 in f64, 1e-7 to 1e-6 in f32), which turns the singular condition
-    /// `I − (V+Vᵀ)/2 − SSᵀ ⪰ 0` into one that holds, and is proved, after rounding.
+    /// The weights are computed in f64; *certified rounding* then shrinks `V` and `S` by a relative
+    /// `ε` a little above the rounding of `T` (about 1e-14 to 1e-12 in f64, 1e-7 to 1e-6 in f32),
+    /// which turns the singular condition `I − (V+Vᵀ)/2 − SSᵀ ⪰ 0` into one that holds, and is
+    /// proved, after rounding.
     ///
     /// # Errors
     /// On parts that do not fit together, numbers that are not finite, or ν = μ.
@@ -294,11 +333,12 @@ impl<T: Real> MonLip<T> {
         Self::assemble(explicit, Late::of(certificate))
     }
 
-    /// Free parameters that give this layer back (Proposition 3.2: the parametrisation is complete).
+    /// Free parameters that give this layer back (Proposition 3.2: the parametrisation is
+    /// complete).
     ///
-    /// `I − (V+Vᵀ)/2 = PPᵀ` is factored with block-bidiagonal `P` whose diagonal blocks `A_k` are chosen symmetric
-    /// positive semidefinite, which keeps every inverse Cayley transform well conditioned; `Q = P⁻¹S`. The result is
-    /// in the general form, with [`fp`](MonLipFree::fp).
+    /// `I − (V+Vᵀ)/2 = PPᵀ` is factored with block-bidiagonal `P` whose diagonal blocks `A_k` are
+    /// chosen symmetric positive semidefinite, which keeps every inverse Cayley transform well
+    /// conditioned; `Q = P⁻¹S`. The result is in the general form, with [`fp`](MonLipFree::fp).
     ///
     /// # Errors
     /// When the weights do not satisfy the condition for [`design`](MonLip::design).
@@ -370,7 +410,8 @@ impl<T: Real> MonLip<T> {
     }
 }
 
-/// Symmetric positive semidefinite square root; eigenvalues that rounding made negative count as zero.
+/// Symmetric positive semidefinite square root; eigenvalues that rounding made negative count as
+/// zero.
 fn sqrt_psd(matrix: MatRef<'_, f64>) -> Result<Mat<f64>> {
     let n = matrix.nrows();
     let eigen = matrix

@@ -1,7 +1,8 @@
-//! Forward, tangent and cotangent passes over the columns of a block (one column is one row of the batch).
+//! Forward, tangent and cotangent passes over the columns of a block (one column is one row of the
+//! batch).
 //!
-//! Everything runs on the caller's thread: callers hand out blocks of columns to threads, which keeps the hidden
-//! state of a block in cache and needs no synchronization inside a layer.
+//! Everything runs on the caller's thread: callers hand out blocks of columns to threads, which
+//! keeps the hidden state of a block in cache and needs no synchronization inside a layer.
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};

@@ -1,4 +1,5 @@
-//! The monotone and Lipschitz layer: a feed-through network with `μ` and `ν` guaranteed by its weights.
+//! The monotone and Lipschitz layer: a feed-through network with `μ` and `ν` guaranteed by its
+//! weights.
 //!
 //! In the coordinates that make Theorem 3.1 a statement about two matrices,
 //! ```text
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 use faer::{Mat, MatRef};
 
-pub use free::MonLipFree;
+pub use free::{MonLipFree, RandomLayer};
 
 use crate::base::bounds::{Bounds, Claimed};
 use crate::base::error::{Error, Result, check_finite};
@@ -29,9 +30,10 @@ use crate::layers::layer::Layer;
 
 /// A μ-strongly monotone, ν-Lipschitz layer `Rⁿ → Rⁿ` in explicit form.
 ///
-/// Built from free parameters by [`MonLip::from_free`], which rounds the weights so that the bounds hold *exactly*
-/// for the numbers stored, or from explicit weights of any origin by [`MonLip::from_explicit`], which proves what
-/// bounds they support. [`bounds`](crate::BiLipschitz::bounds) are always proved ones.
+/// Built from free parameters by [`MonLip::from_free`], which rounds the weights so that the bounds
+/// hold *exactly* for the numbers stored, or from explicit weights of any origin by
+/// [`MonLip::from_explicit`], which proves what bounds they support.
+/// [`bounds`](crate::BiLipschitz::bounds) are always proved ones.
 #[derive(Clone, Debug)]
 pub struct MonLip<T> {
     pub(crate) weights: Arc<MonLipWeights<T>>,
@@ -81,9 +83,10 @@ pub struct MonLipExplicit<T> {
 /// The three constants of a layer's formula as another program would store them:
 /// `ẑ_k = σ̂(V_k ẑ_{k−1} + input·S_k x + b̂_k)`, `y = skip·x + output·Σ S_kᵀ ẑ_k + b_y`.
 ///
-/// In exact arithmetic `skip = μ`, `input = √(2γ)` and `output = √(γ/2)`; rounded they define another function. Where the
-/// condition on `V` and `S` holds, that function has the bounds `(skip, skip + input·output)`: with `γ' = input·output` and
-/// `c = input/√(2γ')` its hidden part is `H_γ'(cx)/c`, which is as monotone and as Lipschitz as `H_γ'`.
+/// In exact arithmetic `skip = μ`, `input = √(2γ)` and `output = √(γ/2)`; rounded they define
+/// another function. Where the condition on `V` and `S` holds, that function has the bounds `(skip,
+/// skip + input·output)`: with `γ' = input·output` and `c = input/√(2γ')` its hidden part is
+/// `H_γ'(cx)/c`, which is as monotone and as Lipschitz as `H_γ'`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FormulaConstants<T> {
     /// The factor of x in the output.
@@ -95,8 +98,8 @@ pub struct FormulaConstants<T> {
 }
 
 impl<T: Real> FormulaConstants<T> {
-    /// μ up and ν down to numbers that `T` has, so that the bounds of the design hold for these constants too; to nearest
-    /// where the two are too close for that.
+    /// μ up and ν down to numbers that `T` has, so that the bounds of the design hold for these
+    /// constants too; to nearest where the two are too close for that.
     fn inside(design: Bounds) -> Self {
         let nearest = |value: f64| T::round_from(value);
         let mut skip = nearest(design.mu());
@@ -104,7 +107,8 @@ impl<T: Real> FormulaConstants<T> {
             skip = skip.next_up();
         }
         let input = nearest((2.0 * design.gap()).sqrt());
-        // As near to ν as the roundings of `bounds` and of the constants allow: of ν in f64, of the product in T.
+        // As near to ν as the roundings of `bounds` and of the constants allow: of ν in f64, of the
+        // product in T.
         for steps in [0.0, 1.0, 2.0, 4.0, 8.0] {
             let slack = steps * (f64::EPSILON * design.nu() + T::UNIT_ROUNDOFF * design.gap());
             let output = nearest((design.nu() - skip.as_f64() - slack) / input.as_f64());
@@ -217,8 +221,8 @@ pub(crate) fn check_psi<T: Real>(psi: &[T]) -> Result<()> {
 impl<T: Real> MonLip<T> {
     /// A layer from explicit weights of any origin; what bounds they support is proved here.
     ///
-    /// When the weights satisfy the condition for `explicit.bounds`, those are the layer's bounds. Otherwise the
-    /// layer gets the bounds its defect still leaves, see [`LayerCertificate`].
+    /// When the weights satisfy the condition for `explicit.bounds`, those are the layer's bounds.
+    /// Otherwise the layer gets the bounds its defect still leaves, see [`LayerCertificate`].
     ///
     /// # Errors
     /// On weights that do not fit together, and when no positive μ can be proved.
@@ -278,8 +282,8 @@ impl<T: Real> MonLip<T> {
         self.weights.activation
     }
 
-    /// The (μ, ν) in the layer's formula. The layer's proved [`bounds`](crate::BiLipschitz::bounds) equal them unless the
-    /// weights came from elsewhere and fall short.
+    /// The (μ, ν) in the layer's formula. The layer's proved [`bounds`](crate::BiLipschitz::bounds)
+    /// equal them unless the weights came from elsewhere and fall short.
     pub fn design(&self) -> Bounds {
         self.weights.design
     }
@@ -375,8 +379,8 @@ impl<T: Real> MonLip<T> {
         })
     }
 
-    /// The largest `θ` found with `I − (V+Vᵀ)/2 ⪰ θI` proved, within a factor of two; 0 when there is none above 1e-12.
-    /// Computed once.
+    /// The largest `θ` found with `I − (V+Vᵀ)/2 ⪰ θI` proved, within a factor of two; 0 when there
+    /// is none above 1e-12. Computed once.
     pub(crate) fn strong_monotonicity(&self) -> f64 {
         let w = &self.weights;
         *w.strong.get_or_compute(|| {
@@ -390,7 +394,8 @@ impl<T: Real> MonLip<T> {
         FormulaConstants::inside(self.weights.design)
     }
 
-    /// Bounds of the layer evaluated with [`formula_constants`](Self::formula_constants), if its condition is proved.
+    /// Bounds of the layer evaluated with [`formula_constants`](Self::formula_constants), if its
+    /// condition is proved.
     pub(crate) fn bounds_of_constants(&self) -> (f64, f64) {
         self.formula_constants().bounds()
     }

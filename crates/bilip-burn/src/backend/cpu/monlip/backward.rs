@@ -53,7 +53,8 @@ pub(crate) fn backward<T: Real>(layout: &Layout, tape: &Tape<T>, phi: &[T], dy: 
                 let range = j * m + offset..j * m + offset + width;
                 let (delta, slopes) = (&mut delta[range.clone()], &slopes[range.clone()]);
                 if tape.psi.is_some() {
-                    // ∂(ψσ(v/ψ))/∂ln ψ = ẑ − vσ', with the cotangent of ẑ, before the slopes come in.
+                    // ∂(ψσ(v/ψ))/∂ln ψ = ẑ − vσ', with the cotangent of ẑ, before the slopes come
+                    // in.
                     let shifted = start * m + range.start..start * m + range.end;
                     let (z, pre) = (&tape.z[shifted.clone()], &tape.pre[shifted]);
                     for i in 0..width {

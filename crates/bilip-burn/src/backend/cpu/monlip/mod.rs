@@ -1,8 +1,9 @@
 //! The monotone layer from its free parameters, forward and backward in one piece.
 //!
-//! In the forward pass the `L + 1` Cayley transforms run in parallel, then the weights
-//! `V_k = 2J₂ₖᵀJ₁,ₖ₋₁` and `S_k = J_kᵀ[Q_k; −Q_{k−1}]` (with `J_k = [A_kᵀ; B_kᵀ]`), then blocks of the batch. The backward pass
-//! goes backward in the same order: blocks of the batch, then `V̄_k` and `S̄_k` of all layers in parallel, then the transforms.
+//! In the forward pass the `L + 1` Cayley transforms run in parallel, then the weights `V_k =
+//! 2J₂ₖᵀJ₁,ₖ₋₁` and `S_k = J_kᵀ[Q_k; −Q_{k−1}]` (with `J_k = [A_kᵀ; B_kᵀ]`), then blocks of the
+//! batch. The backward pass goes backward in the same order: blocks of the batch, then `V̄_k` and
+//! `S̄_k` of all layers in parallel, then the transforms.
 
 mod backward;
 mod forward;
@@ -30,7 +31,7 @@ pub struct Tape<T> {
     rows: usize,
     bias_rows: usize,
     x: Vec<T>,
-    /// Hidden state and slopes, `m` a row of the batch.
+    /// Hidden state and slopes, `m` per row of the batch.
     z: Vec<T>,
     slopes: Vec<T>,
     /// Pre-activations, only where ψ is learned.
@@ -53,7 +54,7 @@ fn gains<T: Real>(gamma: T) -> (T, T) {
     (root, root / two)
 }
 
-/// Rows of a block of the batch: two blocks a thread at most, so that the products stay wide.
+/// Rows of a block of the batch: at most two blocks per thread, so that the products stay wide.
 fn block_rows(rows: usize, flops: usize) -> usize {
     let threads = rayon::current_num_threads();
     if flops < 1 << 20 || threads < 2 {
@@ -102,7 +103,8 @@ mod tests {
 
     #[test]
     fn every_gradient_matches_central_differences() {
-        // n, widths, activation, general form, bias per row: ragged, wide (fewer units than inputs), with learned ψ.
+        // n, widths, activation, general form, bias per row: ragged, wide (fewer units than
+        // inputs), with learned ψ.
         let cases = [
             (3, vec![5, 4, 6], Activation::Relu, false, false),
             (3, vec![5, 4, 6], Activation::Tanh, true, true),

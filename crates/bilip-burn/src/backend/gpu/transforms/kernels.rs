@@ -93,7 +93,8 @@ pub fn complete(
     w[at] = value;
 }
 
-/// `J₁ = 2X − I` of every hidden layer, and the rows of Q in the order of the padded units from the rows below, `−2ĤX`.
+/// `J₁ = 2X − I` of every hidden layer, and the rows of Q in the order of the padded units from the
+/// rows below, `−2ĤX`.
 #[cube(launch)]
 pub fn assemble(
     x: &Array<f32>,
@@ -145,7 +146,8 @@ pub fn assemble(
     }
 }
 
-/// The cotangent of Q in the order of its free matrix, zero where there is no hidden unit; and `[2X; −2ĤX]` beside it.
+/// The cotangent of Q in the order of its free matrix, zero where there is no hidden unit; and
+/// `[2X; −2ĤX]` beside it.
 #[cube(launch)]
 pub fn unpad_outer(
     dq: &Array<f32>,
@@ -205,7 +207,8 @@ pub fn skew(
     symmetric[at] = here + there;
 }
 
-/// The gradient of φ from the cotangents of the scaled matrices: `s(F̂̄ − F⟨F, F̂̄⟩/‖F‖²)` and `⟨F, F̂̄⟩/‖F‖`.
+/// The gradient of φ from the cotangents of the scaled matrices: `s(F̂̄ − F⟨F, F̂̄⟩/‖F‖²)` and `⟨F,
+/// F̂̄⟩/‖F‖`.
 #[cube(launch)]
 pub fn finish_phi(
     phi: &Array<f32>,

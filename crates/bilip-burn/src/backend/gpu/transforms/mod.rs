@@ -137,7 +137,8 @@ impl<R: Gpu> Transforms<R> {
         }
     }
 
-    /// The cotangents of the packed matrices from those of the transforms: `dj` as `j`, and `dq` as `q`.
+    /// The cotangents of the packed matrices from those of the transforms: `dj` as `j`, and `dq` as
+    /// `q`.
     pub fn backward(&self, dj: &Buffer<R>, dq: Option<&Buffer<R>>, plan: &Arc<Plan>) -> Buffer<R> {
         let (layers, size, n) = (plan.layers.len(), plan.size, plan.n);
         let (square, after) = (size * size, layers - 1);
