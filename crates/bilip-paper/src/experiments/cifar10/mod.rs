@@ -264,8 +264,13 @@ fn finish(experiment: &Experiment, result: &mut ExperimentResult) -> Result<()> 
             .notes
             .push("Made of stripes, not of CIFAR-10: the short version without data.".into());
     }
+    if experiment.config.corrupted {
+        result.notes.push(
+            "Corruptions are of the kinds and constants of CIFAR-10-C with random numbers of our own. Means are, as published, over the kinds that are not for validation, without frost.".into(),
+        );
+    }
     result.notes.push(
-        "Corruptions are of the kinds and constants of CIFAR-10-C with random numbers of our own. Means are, as published, over the kinds that are not for validation, without frost. Likelihood and calibration are those of the mean-field approximation with the factor π/8; `mode_`, of the mean of the logits alone. Bounds are those of the blocks; convolutions of bounded norm are between them.".into(),
+        "Likelihood and calibration are those of the mean-field approximation with the factor π/8; `mode_`, of the mean of the logits alone. Bounds are those of the blocks; convolutions of bounded norm are between them.".into(),
     );
     Ok(())
 }
