@@ -14,6 +14,10 @@ const RIDGE: f64 = 1.0;
 
 /// A network in the user's units: `√s·G` under a potential of scale s, `s·G + m` otherwise.
 pub(crate) fn scaled<T: Real>(net: BiLipNet<T>, prepared: &Prepared, potential: bool) -> Result<BiLipNet<T>> {
+    let net = match prepared.reversed {
+        true => net.with_reflected_output(0)?,
+        false => net,
+    };
     let output = if potential {
         let n = prepared.inputs.len();
         let root = Standard {
@@ -114,14 +118,24 @@ pub(crate) fn partial<T: Real>(
                     }
                     *weight = folded;
                 }
-                Ok(Mlp::new(layers)?.convert())
+                Ok(Mlp::new(layers)?.convert::<T>())
             })
             .collect::<Result<Vec<_>>>()
     };
     let net = scaled(frozen.net().clone(), prepared, potential)?;
+    let mut orthogonal_bias = fold(frozen.orthogonal_bias())?;
+    if let Some(last) = orthogonal_bias.last_mut().filter(|_| prepared.reversed) {
+        // The bias of the output that is negated.
+        let mut layers = last.layers().to_vec();
+        if let Some((weight, bias)) = layers.last_mut() {
+            weight.row_mut(0).iter_mut().for_each(|w| *w = -*w);
+            bias[0] = -bias[0];
+        }
+        *last = Mlp::new(layers)?;
+    }
     Ok(bilip::PartialBiLipNet::new(
         net,
-        fold(frozen.orthogonal_bias())?,
+        orthogonal_bias,
         fold(frozen.hidden_bias())?,
     )?)
 }

@@ -9,6 +9,7 @@ mod fit;
 mod folder;
 mod freeze;
 mod named;
+mod orientation;
 mod prepare;
 mod quality;
 mod settings;

@@ -4,6 +4,7 @@ use bilip::{Bounds, Rng};
 use bilip_burn::{BiLipNetConfig, BoundsMode, Columns, Dataset, MonLipConfig, OrthogonalKind, shuffled};
 
 use crate::error::{Error, Result, ensure};
+use crate::orientation::is_reversed;
 use crate::settings::{FitSettings, ModelKind};
 use crate::standard::Standard;
 use crate::table::Table;
@@ -34,6 +35,8 @@ pub(crate) struct Prepared {
     pub x: Standard,
     pub p: Standard,
     pub y: Standard,
+    /// Whether the first target is fitted with its sign changed.
+    pub reversed: bool,
     pub bounds: BoundsMode,
     pub ranges: Vec<(f64, f64)>,
     pub training: Dataset,
@@ -221,6 +224,23 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
         ]
     };
     let width = width(settings, inputs.len());
+    let raw = [part(kept), part(held_out)];
+    // What training can change of a network leaves its orientation as it is, so a map of the other
+    // one is fitted with one target negated.
+    let reversed = settings.model == ModelKind::BiLipNet && {
+        let [x, p, y] = &raw[0];
+        let (x, p, y) = (standard_x.apply(x), standard_p.apply(p), standard_y.apply(y));
+        let layers = settings.blocks.unwrap_or(DEFAULT_BLOCKS) + 1;
+        // A Cayley transform is a rotation, each Householder reflection is none.
+        let reflections = layers * settings.householder.unwrap_or(0);
+        is_reversed(&x, &p, &y, inputs.len()) == reflections.is_multiple_of(2)
+    };
+    let turned = |mut y: Vec<f64>| {
+        if reversed {
+            y.iter_mut().step_by(targets.len()).for_each(|v| *v = -*v);
+        }
+        y
+    };
     let standardized = |[x, p, y]: &[Vec<f64>; 3]| {
         let columns = Columns {
             inputs: width,
@@ -231,10 +251,9 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
             columns,
             padded(&standard_x.apply(x), inputs.len(), width),
             standard_p.apply(p),
-            standard_y.apply(y),
+            turned(standard_y.apply(y)),
         )
     };
-    let raw = [part(kept), part(held_out)];
     let ranges = (0..inputs.len())
         .map(|k| {
             x.iter()
@@ -257,6 +276,7 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
         x: standard_x,
         p: standard_p,
         y: standard_y,
+        reversed,
         bounds,
         ranges,
         classes,

@@ -123,6 +123,24 @@ impl<T: Real> Orthogonal<T> {
         &self.bias
     }
 
+    /// The same layer with one output negated. It is a reflection more: `PᵀP` is the same number
+    /// for number, and the determinant changes its sign.
+    ///
+    /// # Errors
+    /// When there is no such output.
+    pub fn with_reflected_output(&self, output: usize) -> Result<Self> {
+        let matrix = self.matrix();
+        if output >= matrix.nrows() {
+            return Err(Error::shape("reflected output", matrix.nrows(), output));
+        }
+        let sign = |i: usize, v: T| if i == output { -v } else { v };
+        let bias = self.bias.iter().enumerate().map(|(i, b)| sign(i, *b));
+        Self::from_explicit(
+            Mat::from_fn(matrix.nrows(), matrix.ncols(), |i, j| sign(i, matrix[(i, j)])),
+            bias.collect(),
+        )
+    }
+
     /// The same layer with another bias; the matrix is shared, not copied.
     ///
     /// # Errors

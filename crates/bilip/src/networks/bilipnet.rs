@@ -194,6 +194,21 @@ impl<T: Real> BiLipNet<T> {
         })
     }
 
+    /// The same network with one output negated, before the change of variables that follows. Every
+    /// bound stays as it is; the orientation is reversed. Without such a reflection, a network of
+    /// Cayley transforms has `det ∂G > 0` everywhere and cannot fit a map that reverses
+    /// orientation.
+    ///
+    /// # Errors
+    /// When there is no such output.
+    pub fn with_reflected_output(self, output: usize) -> Result<Self> {
+        let mut orthogonal = self.orthogonal;
+        if let Some(last) = orthogonal.last_mut() {
+            *last = last.with_reflected_output(output)?;
+        }
+        Ok(BiLipNet { orthogonal, ..self })
+    }
+
     /// The same network with another claim, proved or not.
     pub(crate) fn claiming(self, claim: Claimed) -> Self {
         BiLipNet { claim, ..self }

@@ -34,6 +34,21 @@ fn scaled<T: Real>(seed: u64) -> BiLipNet<T> {
 }
 
 #[test]
+fn a_reflected_output_changes_its_sign_and_no_bound() {
+    let plain = BiLipNet::<f32>::from_free(&free(9)).unwrap();
+    let net = plain.clone().with_reflected_output(1).unwrap();
+    assert!(net.verify().holds());
+    assert_eq!(net.claim(), plain.claim());
+    assert_eq!(net.bounds(), plain.bounds());
+    let x: Vec<f32> = Rng::new(4).normals(30).iter().map(|v| *v as f32).collect();
+    let (a, b) = (plain.forward(&x).unwrap(), net.forward(&x).unwrap());
+    for (k, (a, b)) in a.iter().zip(&b).enumerate() {
+        assert_eq!(*b, if k % 3 == 1 { -a } else { *a });
+    }
+    assert!(plain.with_reflected_output(3).is_err());
+}
+
+#[test]
 fn a_scaled_network_is_the_composition_and_its_bounds_are_the_exact_product() {
     let (plain, net) = (BiLipNet::<f64>::from_free(&free(1)).unwrap(), scaled::<f64>(1));
     let claim = net.claim();
