@@ -192,7 +192,7 @@ impl<B: Backend> ResidualBlock<B> {
 
 /// The feature map of SNGP on images: a wide residual network whose convolutions have bounded norm;
 /// then batch normalization, ReLU, the mean over the image and a fixed random projection, as in
-/// [`ConvFeatures`].
+/// [`ConvFeatures`](bilip_burn::ConvFeatures).
 #[derive(Module, Debug)]
 pub struct WideResNet<B: Backend> {
     first: NormalizedConv<B>,
