@@ -1,6 +1,6 @@
-//! The arithmetic of training, once per backend: every operation is found under the same name in
-//! `cpu` (faer and our own loops), `gpu` (our own kernels) and `portable` (tensor operations of any
-//! backend).
+//! The arithmetic of training, per backend. An operation is found under the same name in `cpu`
+//! (faer and our own loops), `gpu` (our own kernels) and `portable` (tensor operations of any
+//! backend); convolutions have a kernel on CPUs alone, elsewhere they are windows and a product.
 
 pub(crate) mod cpu;
 #[cfg(feature = "gpu")]

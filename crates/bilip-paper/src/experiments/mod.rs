@@ -1,4 +1,4 @@
-//! The experiments, one file each.
+//! The experiments, one file or folder each.
 
 mod cifar10;
 mod fit;

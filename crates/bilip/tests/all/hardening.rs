@@ -96,7 +96,7 @@ fn there_is_no_lazy_cell_but_the_one_that_cannot_deadlock() {
     assert_eq!(
         found,
         ["parallel.rs"],
-        "use `Late` of crates/bilip/src/parallel.rs"
+        "use `Late` of crates/bilip/src/base/parallel.rs"
     );
 }
 
