@@ -94,7 +94,7 @@ pub enum OptimizerName {
 #[derive(Args, Debug)]
 #[command(
     next_line_help = false,
-    after_help = "Bounds that you give hold in your units, for which all inputs share one factor; with --per-column, and when you give none, each column has its own and the bounds are those of the standardized variables. The report is in your units always. Those of a classifier are always of the standardized variables: how much its features stretch distances [default: 0.5 to 2].\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
+    after_help = "Every column is scaled by its own factor, and --mu, --nu and --tau are bounds of these standardized variables; with --in-units they are bounds in your units, for which all inputs share one factor. The report is in your units always. The bounds of a classifier say how much its features stretch standardized distances [default: 0.5 to 2].\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
 )]
 pub struct Fit {
     /// Table: .csv (with a header or not), .npy, or - for CSV on standard input
@@ -152,9 +152,12 @@ pub struct Fit {
     /// Length scale of its kernel, in standard deviations of the inputs [default: sqrt(inputs/2)]
     #[arg(long, allow_negative_numbers = true, value_name = "LENGTH")]
     pub length_scale: Option<f64>,
-    /// Scale every input by its own factor even though bounds are given
-    #[arg(long, conflicts_with = "no_standardize")]
+    // What is the default now; kept for the commands of version 0.1.0.
+    #[arg(long, conflicts_with = "no_standardize", hide = true)]
     pub per_column: bool,
+    /// Bounds are those in your units: all inputs share one factor, and so do all targets
+    #[arg(long, conflicts_with = "per_column")]
+    pub in_units: bool,
     /// Keep the columns as they are
     #[arg(long)]
     pub no_standardize: bool,

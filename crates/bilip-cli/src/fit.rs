@@ -72,7 +72,7 @@ fn settings(args: &args::Fit) -> FitSettings {
         width: args.width,
         features: args.features,
         length_scale: args.length_scale,
-        per_column: args.per_column,
+        in_units: args.in_units,
         no_standardize: args.no_standardize,
         epochs: args.epochs,
         batch: args.batch,
@@ -110,5 +110,11 @@ fn settings(args: &args::Fit) -> FitSettings {
 /// What must be the same for a run to go on; where it writes its figures need not be.
 fn print(args: &args::Fit) -> String {
     let settings = format!("{args:?}").replace(&format!("resume: {}", args.resume), "");
-    settings.replace(&format!("metrics: {:?}", args.metrics), "")
+    let settings = settings.replace(&format!("metrics: {:?}", args.metrics), "");
+    // Without bounds, a run of version 0.1.0 had the settings of one of today.
+    let given = args.mu.is_some() || args.nu.is_some() || args.tau.is_some();
+    match given {
+        true => settings,
+        false => settings.replace(", in_units: false", ""),
+    }
 }

@@ -100,7 +100,7 @@ fn bounds_given_hold_in_the_user_s_units() {
         ),
     ] {
         place.ok(&format!(
-            "fit {} --target {target} --inputs azimuth,elevation --model {model} --mu 2 --nu 60 {QUICK} {more} -o m.safetensors",
+            "fit {} --target {target} --inputs azimuth,elevation --model {model} --mu 2 --nu 60 --in-units {QUICK} {more} -o m.safetensors",
             lens()
         ));
         let certificate = place.json("certify m.safetensors --json");
@@ -108,9 +108,9 @@ fn bounds_given_hold_in_the_user_s_units() {
         assert_eq!(certificate["nu"], 60.0, "{model}");
         assert_eq!(certificate["holds"], true, "{model}");
     }
-    // A distortion that is given holds in the user's units, unless each column is to have its own
-    // factor.
-    for (more, distortion) in [("", 5.0), ("--per-column", 10.0)] {
+    // A distortion that is given is that of the standardized variables, unless it is to hold in the
+    // user's units.
+    for (more, distortion) in [("", 10.0), ("--per-column", 10.0), ("--in-units", 5.0)] {
         place.ok(&format!(
             "fit {} --target loss --tau 5 {QUICK} {more} -o m.safetensors",
             oven()
@@ -122,7 +122,7 @@ fn bounds_given_hold_in_the_user_s_units() {
     }
     // Two of three are enough, and three that agree.
     place.ok(&format!(
-        "fit {} --target loss --nu 8 --tau 4 {QUICK} -o m.safetensors",
+        "fit {} --target loss --nu 8 --tau 4 --in-units {QUICK} -o m.safetensors",
         oven()
     ));
     assert_eq!(place.json("certify m.safetensors --json")["mu"], 2.0);
@@ -130,6 +130,15 @@ fn bounds_given_hold_in_the_user_s_units() {
         "fit {} --target loss --mu 2 --nu 8 --tau 4 {QUICK} -o m.safetensors",
         oven()
     ));
+    // The default given by hand is the default.
+    let of = |more: &str| {
+        place.ok(&format!(
+            "fit {} --target loss {QUICK} {more} -o m.safetensors",
+            oven()
+        ));
+        std::fs::read(place.path("m.safetensors")).unwrap()
+    };
+    assert_eq!(of("--tau 100"), of(""));
 }
 
 #[test]

@@ -93,7 +93,8 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     settings.check()?;
     let prepared = prepare(settings, table)?;
     check_parameters(settings, width(settings, prepared.inputs.len()))?;
-    let folder = (settings.checkpoints.as_ref()).map(|(path, print)| Folder::new(path, print, table));
+    let folder = (settings.checkpoints.as_ref())
+        .map(|(path, print)| Folder::new(path, print, table, prepared.reversed));
     let nothing_to_resume = settings.resume && folder.as_ref().is_none_or(|f| !f.path.exists());
     let mut fitted = settings.device.run(Work {
         settings,

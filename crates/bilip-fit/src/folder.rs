@@ -16,10 +16,14 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    pub(crate) fn new(path: &Path, settings: &str, table: &Table) -> Self {
+    pub(crate) fn new(path: &Path, settings: &str, table: &Table, reversed: bool) -> Self {
         let mut hash = crc32fast::Hasher::new();
         hash.update(settings.as_bytes());
         hash.update(&table.fingerprint());
+        if reversed {
+            // Version 0.1.0 trained such a run on other targets.
+            hash.update(b"reversed");
+        }
         Folder {
             path: path.to_owned(),
             print: format!("{:08x}", hash.finalize()),

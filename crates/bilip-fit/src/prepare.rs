@@ -151,7 +151,7 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
 
     // Scales and bounds.
     let given = settings.mu.is_some() || settings.nu.is_some();
-    let in_user_units = (given || settings.tau.is_some()) && !settings.per_column && !classifier;
+    let in_user_units = settings.in_units;
     let potential = settings.model == ModelKind::PlNet;
     let (mut standard_x, mut standard_y) = if settings.no_standardize {
         (

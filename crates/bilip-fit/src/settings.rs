@@ -39,14 +39,14 @@ pub enum Optimizer {
 /// | `target` | | target columns, by name or number from 1 |
 /// | `inputs` | all others | input columns |
 /// | `params` | none | parameter columns: the guarantee holds in the inputs for each of their values |
-/// | `mu`, `nu`, `tau` | `tau` = 100 | bounds; `tau` alone learns ν |
+/// | `mu`, `nu`, `tau` | `tau` = 100 | bounds of the standardized variables; `tau` alone learns ν |
 /// | `hidden`, `blocks` | 64,64 and 2 | hidden widths of a monotone layer, number of monotone layers |
 /// | `activation` | ReLU | |
 /// | `householder` | none | orthogonal layers as products of N reflections instead of Cayley transforms |
 /// | `general` | false | Q of the general form, `QᵀQ ⪯ I` |
 /// | `minimum` | none | the point where the minimum is known to be |
 /// | `width`, `features`, `length_scale` | see there | of a classifier |
-/// | `per_column`, `no_standardize` | false | one factor per column although bounds are given; columns as they are |
+/// | `in_units`, `no_standardize` | false | bounds in the user's units, with one factor for all columns; columns as they are |
 /// | `epochs`, `batch`, `lr`, `optimizer`, `decay`, `clip` | 300, 100, 5e-3, Adam, 0, none | training |
 /// | `validation`, `patience` | 0.1, none | share of held-out rows; epochs without a better validation loss |
 /// | `seed`, `precision`, `device` | 0, f64, CPU | |
@@ -85,8 +85,8 @@ pub struct FitSettings {
     pub features: Option<usize>,
     /// Length scale of its kernel in standard deviations of the inputs; `√(inputs/2)` if not given.
     pub length_scale: Option<f64>,
-    /// Scale every input by its own factor although bounds are given.
-    pub per_column: bool,
+    /// Whether the bounds are those in the user's units, for which all inputs share one factor.
+    pub in_units: bool,
     /// Keep the columns as they are.
     pub no_standardize: bool,
     /// Passes through the table.
@@ -141,7 +141,7 @@ impl FitSettings {
             width: None,
             features: None,
             length_scale: None,
-            per_column: false,
+            in_units: false,
             no_standardize: false,
             epochs: 300,
             batch: 100,
@@ -218,12 +218,15 @@ impl FitSettings {
             ] {
                 need(!given, Error::setting(name, format!("{why}; fit a bilipnet")))?;
             }
-            need(
-                !self.per_column,
-                Error::setting("per_column", "a monotone layer needs one factor for all columns"),
-            )?;
         }
         let classifier = self.model == ModelKind::Classifier;
+        need(
+            !(classifier && self.in_units),
+            Error::setting(
+                "in_units",
+                "the bounds of a classifier are those of standardized inputs",
+            ),
+        )?;
         need(
             !classifier || self.params.is_empty(),
             Error::setting("params", "a classifier has none"),
