@@ -145,11 +145,17 @@ pub fn python() -> PathBuf {
         "python3",
         &["-m", "venv", "--clear", &folder.display().to_string()],
     );
-    let packages = ["onnxruntime", "numpy", "scikit-learn", "uncertainty-calibration"];
-    let install = ["-m", "pip", "install", "--quiet"];
+    let packages = repository("crates/bilip-cli/tests/requirements.txt");
     run(
         &python.display().to_string(),
-        &[&install[..], &packages[..]].concat(),
+        &[
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "-r",
+            &packages.display().to_string(),
+        ],
     );
     python
 }
