@@ -94,7 +94,7 @@ pub enum OptimizerName {
 #[derive(Args, Debug)]
 #[command(
     next_line_help = false,
-    after_help = "Every column is scaled by its own factor, and --mu, --nu and --tau are bounds of these standardized variables; with --in-units they are bounds in your units, for which all inputs share one factor. The report is in your units always. The bounds of a classifier say how much its features stretch standardized distances [default: 0.5 to 2].\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
+    after_help = "Every column is scaled by its own factor (of a monlip, all inputs and all targets by one), and --mu, --nu and --tau are bounds of these standardized variables; with --in-units they are bounds in your units, for which all inputs share one factor. The report is in your units always. The bounds of a classifier say how much its features stretch standardized distances [default: 0.5 to 2].\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
 )]
 pub struct Fit {
     /// Table: .csv (with a header or not), .npy, or - for CSV on standard input
