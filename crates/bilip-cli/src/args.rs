@@ -117,18 +117,19 @@ pub struct Fit {
     /// Lipschitz bound; with --mu or --tau
     #[arg(long, allow_negative_numbers = true)]
     pub nu: Option<f64>,
-    /// Distortion nu/mu; alone, nu is learned [default: 100]
+    /// Distortion nu/mu; alone, nu is learned [default: searched; 100 in a plain fit]
     #[arg(long, allow_negative_numbers = true)]
     pub tau: Option<f64>,
-    /// Hidden widths of a monotone layer
-    #[arg(long, value_delimiter = ',', default_value = "64,64", value_name = "WIDTHS")]
-    pub hidden: Vec<usize>,
+    /// Hidden widths of a monotone layer [default: 64,64]
+    #[arg(long, value_delimiter = ',', value_name = "WIDTHS")]
+    pub hidden: Option<Vec<usize>>,
     /// Number of monotone layers [default: 2]
     #[arg(long)]
     pub blocks: Option<usize>,
-    /// relu, leaky_relu, tanh, sigmoid, arctan, softplus, elu or identity
-    #[arg(long, default_value = "relu", value_parser = activation)]
-    pub activation: Activation,
+    /// relu, leaky_relu, tanh, sigmoid, arctan, softplus, elu or identity [default: searched; relu in
+    /// a plain fit]
+    #[arg(long, value_parser = activation)]
+    pub activation: Option<Activation>,
     /// Orthogonal layers as products of N Householder reflections instead of Cayley transforms
     #[arg(long, value_name = "COUNT")]
     pub householder: Option<usize>,
@@ -161,15 +162,22 @@ pub struct Fit {
     /// Keep the columns as they are
     #[arg(long)]
     pub no_standardize: bool,
-    /// Passes through the table
-    #[arg(long, default_value_t = 300)]
-    pub epochs: usize,
-    /// Rows of a step
-    #[arg(long, default_value_t = 100)]
-    pub batch: usize,
-    /// Largest learning rate of the one-cycle schedule
-    #[arg(long, default_value_t = 5e-3, allow_negative_numbers = true)]
-    pub lr: f64,
+    /// One plain fit instead of a search over settings; --epochs, --patience and --metrics ask for
+    /// one, too
+    #[arg(long)]
+    pub quick: bool,
+    /// Steps of the search, in units of the default: 2 takes twice as long
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true, value_name = "FACTOR")]
+    pub budget: f64,
+    /// Passes through the table, in one plain fit [default: 300]
+    #[arg(long)]
+    pub epochs: Option<usize>,
+    /// Rows of a step [default: by the number of rows; 100 in a plain fit]
+    #[arg(long)]
+    pub batch: Option<usize>,
+    /// Largest learning rate of the one-cycle schedule [default: 5e-3]
+    #[arg(long, allow_negative_numbers = true)]
+    pub lr: Option<f64>,
     /// adam or sgd
     #[arg(long, value_enum, default_value_t = OptimizerName::Adam, hide_possible_values = true)]
     pub optimizer: OptimizerName,

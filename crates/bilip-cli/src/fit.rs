@@ -74,6 +74,8 @@ fn settings(args: &args::Fit) -> FitSettings {
         length_scale: args.length_scale,
         in_units: args.in_units,
         no_standardize: args.no_standardize,
+        quick: args.quick,
+        budget: args.budget,
         epochs: args.epochs,
         batch: args.batch,
         lr: args.lr,
@@ -107,10 +109,100 @@ fn settings(args: &args::Fit) -> FitSettings {
     }
 }
 
+/// The settings of a plain fit in the words of version 0.1.0, whose interrupted runs remember them
+/// so: its options, with their defaults.
+mod remembered {
+    use std::path::PathBuf;
+
+    use bilip::Activation;
+    use bilip_burn::Device;
+
+    use crate::args::{self, Digits, ModelName, OptimizerName};
+
+    #[derive(Debug)]
+    #[expect(dead_code, reason = "read by Debug alone")]
+    pub struct Fit<'a> {
+        data: &'a PathBuf,
+        target: &'a Vec<String>,
+        inputs: &'a Option<Vec<String>>,
+        params: &'a Vec<String>,
+        model: ModelName,
+        mu: Option<f64>,
+        nu: Option<f64>,
+        tau: Option<f64>,
+        hidden: Vec<usize>,
+        blocks: Option<usize>,
+        activation: Activation,
+        householder: Option<usize>,
+        general: bool,
+        minimum: &'a Option<Vec<f64>>,
+        width: Option<usize>,
+        features: Option<usize>,
+        length_scale: Option<f64>,
+        per_column: bool,
+        in_units: bool,
+        no_standardize: bool,
+        epochs: usize,
+        batch: usize,
+        lr: f64,
+        optimizer: OptimizerName,
+        decay: f64,
+        clip: Option<f64>,
+        validation: f64,
+        patience: Option<usize>,
+        seed: u64,
+        precision: Digits,
+        device: Device,
+        json: bool,
+        output: &'a PathBuf,
+    }
+
+    impl<'a> From<&'a args::Fit> for Fit<'a> {
+        fn from(args: &'a args::Fit) -> Self {
+            Fit {
+                data: &args.data,
+                target: &args.target,
+                inputs: &args.inputs,
+                params: &args.params,
+                model: args.model,
+                mu: args.mu,
+                nu: args.nu,
+                tau: args.tau,
+                hidden: args.hidden.clone().unwrap_or(vec![64, 64]),
+                blocks: args.blocks,
+                activation: args.activation.unwrap_or(Activation::Relu),
+                householder: args.householder,
+                general: args.general,
+                minimum: &args.minimum,
+                width: args.width,
+                features: args.features,
+                length_scale: args.length_scale,
+                per_column: args.per_column,
+                in_units: args.in_units,
+                no_standardize: args.no_standardize,
+                epochs: args.epochs.unwrap_or(300),
+                batch: args.batch.unwrap_or(100),
+                lr: args.lr.unwrap_or(5e-3),
+                optimizer: args.optimizer,
+                decay: args.decay,
+                clip: args.clip,
+                validation: args.validation,
+                patience: args.patience,
+                seed: args.seed,
+                precision: args.precision,
+                device: args.device,
+                json: args.json,
+                output: &args.output,
+            }
+        }
+    }
+}
+
 /// What must be the same for a run to go on; where it writes its figures need not be.
 fn print(args: &args::Fit) -> String {
-    let settings = format!("{args:?}").replace(&format!("resume: {}", args.resume), "");
-    let settings = settings.replace(&format!("metrics: {:?}", args.metrics), "");
+    let settings = format!("{:?}", remembered::Fit::from(args));
+    // Two options that do not matter left their commas.
+    let settings = settings.replace(", json: ", ", , , json: ");
     // Without bounds, a run of version 0.1.0 had the settings of one of today.
     let given = args.mu.is_some() || args.nu.is_some() || args.tau.is_some();
     match given {

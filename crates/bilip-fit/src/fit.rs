@@ -2,25 +2,17 @@
 
 use std::path::Path;
 
-use bilip::{Model, Network, Precision};
-use bilip_burn::{
-    Adam, GpConfig, GpNet, Loss, OnDevice, OptimizerKind, PartialConfig, PartialPlNet, PlNet, Predict,
-    Schedule, TrainConfig, Trained, train,
-};
-use burn::module::AutodiffModule;
-use burn::tensor::backend::AutodiffBackend;
-
+use crate::answer::Answer;
 use crate::error::Result;
 use crate::folder::Folder;
-use crate::freeze::{freeze_classifier, freeze_monlip, freeze_partial_plnet, freeze_plnet, partial, scaled};
 use crate::named::NamedModel;
-use crate::prepare::{Prepared, check_parameters, layer_config, net_config, prepare, width};
+use crate::prepare::{Prepared, check_parameters, prepare};
 use crate::quality::{Quality, quality};
-use crate::settings::{FitSettings, ModelKind, Optimizer};
+use crate::recipe::Recipe;
+use crate::search::Search;
+use crate::settings::FitSettings;
 use crate::table::Table;
-
-/// Random features of a classifier's process when nothing is said of them.
-const DEFAULT_FEATURES: usize = 1_024;
+use crate::work::{Fitted, Job};
 
 /// What a fit has come to.
 #[derive(Debug)]
@@ -37,6 +29,8 @@ pub struct Fit {
     pub training: Quality,
     /// And on those held out, if there are any.
     pub validation: Option<Quality>,
+    /// What the minimum is worth, for a search that has one.
+    pub answer: Option<Answer>,
     /// What the user should know of the run.
     pub warnings: Vec<String>,
     /// The epoch after which an interrupted run was continued.
@@ -74,8 +68,8 @@ impl Fit {
 /// let names = ["a", "b", "cost"].map(String::from).to_vec();
 /// let table = Table::new(Some(names), 3, rows.collect())?;
 /// let settings = FitSettings {
-///     hidden: vec![16, 16],
-///     epochs: 30,
+///     hidden: Some(vec![16, 16]),
+///     epochs: Some(30),
 ///     ..FitSettings::new(ModelKind::PlNet, &["cost"])
 /// };
 /// let fit = fit(&table, &settings)?;
@@ -92,15 +86,47 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     settings.device.check()?;
     settings.check()?;
     let prepared = prepare(settings, table)?;
-    check_parameters(settings, width(settings, prepared.inputs.len()))?;
+    let recipe = Recipe::plain(settings, &prepared);
+    check_parameters(settings, &recipe)?;
     let folder = (settings.checkpoints.as_ref())
         .map(|(path, print)| Folder::new(path, print, table, prepared.reversed));
     let nothing_to_resume = settings.resume && folder.as_ref().is_none_or(|f| !f.path.exists());
-    let mut fitted = settings.device.run(Work {
-        settings,
-        prepared: &prepared,
-        folder: folder.as_ref(),
-    })??;
+    let mut answer = None;
+    let mut fitted = match settings.is_plain() {
+        true => settings.device.run(Job {
+            settings,
+            prepared: &prepared,
+            recipe: &recipe,
+            rows: &prepared.kept,
+            weights: None,
+            watched: Some((&prepared.held_out, None)).filter(|(rows, _)| rows.count > 0),
+            keep_best: false,
+            alone: true,
+            folder: folder.as_ref(),
+        })??,
+        false => {
+            let found = settings.device.run(Search {
+                settings,
+                prepared: &prepared,
+            })??;
+            if std::env::var("BILIP_TRY").is_ok() {
+                for t in &found.trials {
+                    eprintln!("{:?} {:?} {} {:.3e}", t.candidate.tau, t.candidate.activation, t.steps, t.score);
+                }
+            }
+            let judged = crate::answer::answer(&found, &prepared)?;
+            let mut members = found.members;
+            match judged {
+                Some((model, chosen, found)) => {
+                    answer = Some(found);
+                    let mut fitted = members.swap_remove(chosen);
+                    fitted.model = model;
+                    fitted
+                }
+                None => members.swap_remove(0),
+            }
+        }
+    };
     let source = Path::new(table.source());
     let data = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy();
     remember(&mut fitted, settings, &prepared, &data);
@@ -112,222 +138,20 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
         source: "fitted model".into(),
         model: fitted.model,
     };
-    let [kept, held_out] = &prepared.raw;
     Ok(Fit {
-        training: quality(&model, kept)?,
-        validation: match prepared.validation {
-            Some(_) => Some(quality(&model, held_out)?),
-            None => None,
+        training: quality(&model, &prepared.kept)?,
+        validation: match prepared.held_out.count {
+            0 => None,
+            _ => Some(quality(&model, &prepared.held_out)?),
         },
-        rows: (
-            prepared.training.rows(),
-            prepared.validation.as_ref().map_or(0, |t| t.rows()),
-        ),
+        rows: (prepared.kept.count, prepared.held_out.count),
         model,
         parameters: fitted.parameters,
         classes: prepared.classes,
         warnings,
         resumed_from: fitted.resumed_from,
+        answer,
         folder,
-    })
-}
-
-/// A trained model, frozen.
-struct Fitted {
-    model: Model,
-    /// Number of trained parameters.
-    parameters: usize,
-    epochs: usize,
-    stopped_early: bool,
-    train_loss: f64,
-    validation_loss: Option<f64>,
-    warnings: Vec<String>,
-    resumed_from: Option<usize>,
-}
-
-/// Training and freezing, on whichever device.
-struct Work<'a> {
-    settings: &'a FitSettings,
-    prepared: &'a Prepared,
-    folder: Option<&'a Folder>,
-}
-
-impl OnDevice for Work<'_> {
-    type Output = Result<Fitted>;
-
-    fn run<B: AutodiffBackend>(self, device: &B::Device) -> Result<Fitted> {
-        train_model::<B>(self.settings, self.prepared, self.folder, device)
-    }
-}
-
-fn train_model<B: AutodiffBackend>(
-    settings: &FitSettings,
-    prepared: &Prepared,
-    folder: Option<&Folder>,
-    device: &B::Device,
-) -> Result<Fitted> {
-    Ok(match (settings.model, prepared.parameters.is_empty()) {
-        (ModelKind::MonLip, _) => {
-            let model = layer_config(settings, prepared).init::<B>(device)?;
-            let trained = trained(model, settings, prepared, folder)?;
-            store(
-                settings.precision,
-                &trained,
-                |m| freeze_monlip::<_, f32>(m, prepared),
-                |m| freeze_monlip::<_, f64>(m, prepared),
-            )?
-        }
-        (ModelKind::BiLipNet, true) => {
-            let model = net_config(settings, prepared).init::<B>(device)?;
-            let trained = trained(model, settings, prepared, folder)?;
-            store(
-                settings.precision,
-                &trained,
-                |m| Ok(Network::BiLipNet(scaled::<f32>(m.freeze()?, prepared, false)?)),
-                |m| Ok(Network::BiLipNet(scaled::<f64>(m.freeze()?, prepared, false)?)),
-            )?
-        }
-        (ModelKind::PlNet, true) => {
-            let net = net_config(settings, prepared).init::<B>(device)?;
-            let model = match &settings.minimum {
-                None => PlNet::new(net),
-                Some(x) => PlNet::with_minimizer(net, prepared.x.apply(x))?,
-            };
-            let trained = trained(model, settings, prepared, folder)?;
-            let minimum = settings.minimum.as_deref();
-            store(
-                settings.precision,
-                &trained,
-                |m| freeze_plnet::<_, f32>(m, prepared, minimum),
-                |m| freeze_plnet::<_, f64>(m, prepared, minimum),
-            )?
-        }
-        (ModelKind::Classifier, _) => {
-            let inputs = prepared.inputs.len();
-            let config = GpConfig::new(width(settings, inputs), prepared.classes.len())
-                .with_features(settings.features.unwrap_or(DEFAULT_FEATURES))
-                .with_length_scale(settings.length_scale.unwrap_or((inputs as f64 / 2.0).sqrt()))
-                .with_orthogonal(true)
-                .with_seed(settings.seed);
-            let net = net_config(settings, prepared).init::<B>(device)?;
-            let model = GpNet::new(net, config.init::<B>(device)?);
-            let trained = trained(model, settings, prepared, folder)?;
-            store(
-                settings.precision,
-                &trained,
-                |m| freeze_classifier::<_, f32>(m, prepared),
-                |m| freeze_classifier::<_, f64>(m, prepared),
-            )?
-        }
-        (kind, false) => {
-            let config = PartialConfig::new(
-                net_config(settings, prepared),
-                prepared.parameters.len(),
-                vec![64, 128],
-                vec![64, 128],
-            );
-            let net = config.init::<B>(device)?;
-            if kind == ModelKind::PlNet {
-                let trained = trained(PartialPlNet::new(net), settings, prepared, folder)?;
-                store(
-                    settings.precision,
-                    &trained,
-                    |m| freeze_partial_plnet::<_, f32>(m, prepared),
-                    |m| freeze_partial_plnet::<_, f64>(m, prepared),
-                )?
-            } else {
-                let trained = trained(net, settings, prepared, folder)?;
-                store(
-                    settings.precision,
-                    &trained,
-                    |m| {
-                        let net = partial::<f32>(&m.freeze()?, prepared, false)?;
-                        Ok(Network::PartialBiLipNet(net))
-                    },
-                    |m| {
-                        let net = partial::<f64>(&m.freeze()?, prepared, false)?;
-                        Ok(Network::PartialBiLipNet(net))
-                    },
-                )?
-            }
-        }
-    })
-}
-
-fn trained<B, M>(
-    model: M,
-    settings: &FitSettings,
-    prepared: &Prepared,
-    folder: Option<&Folder>,
-) -> Result<Trained<M>>
-where
-    B: AutodiffBackend,
-    M: AutodiffModule<B> + Predict<B>,
-    M::InnerModule: Predict<B::InnerBackend>,
-{
-    let config = TrainConfig {
-        epochs: settings.epochs,
-        batch: settings.batch,
-        schedule: Schedule::one_cycle(settings.lr, (0.25, 0.7, 10.0, 100.0)),
-        optimizer: match settings.optimizer {
-            Optimizer::Adam => OptimizerKind::Adam(Adam {
-                decay: settings.decay,
-                ..Adam::default()
-            }),
-            Optimizer::Sgd => OptimizerKind::Sgd {
-                momentum: 0.9,
-                nesterov: true,
-            },
-        },
-        seed: settings.seed,
-        patience: settings.patience,
-        clip: settings.clip,
-        checkpoints: folder.map(|folder| folder.path.clone()),
-        checkpoint_every: (settings.epochs / 50).clamp(1, 20),
-        metrics: settings.metrics.clone(),
-        progress: settings.progress,
-        loss: match settings.model {
-            ModelKind::Classifier => Loss::CrossEntropy,
-            _ => Loss::HalfMse,
-        },
-        ..Default::default()
-    };
-    if let Some(folder) = folder {
-        folder.open(settings.resume)?;
-    }
-    let trained = train::<B, M>(model, &prepared.training, prepared.validation.as_ref(), &config);
-    if let (Err(error), Some(folder)) = (&trained, folder) {
-        // A run that diverged would do so again; one that the machine stopped can go on.
-        if !matches!(
-            error,
-            bilip_burn::Error::Io { .. } | bilip_burn::Error::Checkpoint { .. }
-        ) {
-            folder.remove();
-        }
-    }
-    Ok(trained?)
-}
-
-fn store<M>(
-    precision: Precision,
-    trained: &Trained<M>,
-    single: impl Fn(&M) -> Result<Network<f32>>,
-    double: impl Fn(&M) -> Result<Network<f64>>,
-) -> Result<Fitted> {
-    let model = match precision {
-        Precision::F32 => Model::from(single(&trained.model)?),
-        Precision::F64 => Model::from(double(&trained.model)?),
-    };
-    let last = trained.history.last();
-    Ok(Fitted {
-        model,
-        parameters: trained.parameters,
-        epochs: trained.history.len(),
-        stopped_early: trained.stopped_early,
-        train_loss: last.map_or(f64::NAN, |e| e.train_loss),
-        validation_loss: last.and_then(|e| e.validation_loss),
-        warnings: trained.warnings.clone(),
-        resumed_from: trained.resumed_from,
     })
 }
 

@@ -5,19 +5,34 @@ use bilip::{BiLipNet, BiLipschitz, Mlp, Network, Real};
 use bilip_burn::{Accumulation, GpNet, Loss, MonLip, PartialPlNet, PlNet};
 use burn::tensor::backend::AutodiffBackend;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::prepare::{Prepared, padded};
+use crate::recipe::Recipe;
 use crate::standard::Standard;
 
 /// The ridge of the Laplace approximation.
 const RIDGE: f64 = 1.0;
 
 /// A network in the user's units: `√s·G` under a potential of scale s, `s·G + m` otherwise.
-pub(crate) fn scaled<T: Real>(net: BiLipNet<T>, prepared: &Prepared, potential: bool) -> Result<BiLipNet<T>> {
-    let net = match prepared.reversed {
+pub(crate) fn scaled<T: Real>(
+    net: BiLipNet<T>,
+    prepared: &Prepared,
+    recipe: &Recipe,
+    potential: bool,
+) -> Result<BiLipNet<T>> {
+    let net = match recipe.reversed {
         true => net.with_reflected_output(0)?,
         false => net,
     };
+    let net = match &recipe.front {
+        Some(front) => front.with(net)?,
+        None => net,
+    };
+    in_units(net, prepared, potential)
+}
+
+/// A network of standardized variables in the user's units.
+fn in_units<T: Real>(net: BiLipNet<T>, prepared: &Prepared, potential: bool) -> Result<BiLipNet<T>> {
     let output = if potential {
         let n = prepared.inputs.len();
         let root = Standard {
@@ -29,6 +44,21 @@ pub(crate) fn scaled<T: Real>(net: BiLipNet<T>, prepared: &Prepared, potential: 
         prepared.y.backward()?
     };
     Ok(net.with_scalings(prepared.x.forward()?, output)?)
+}
+
+/// The front of a recipe alone: a quadratic function or a linear map.
+pub(crate) fn linear_network<T: Real>(
+    prepared: &Prepared,
+    recipe: &Recipe,
+    potential: bool,
+) -> Result<Network<T>> {
+    let front = (recipe.front.as_ref())
+        .ok_or_else(|| Error::Data("there is no linear part to use without a network".into()))?;
+    let net = in_units(front.network::<T>()?, prepared, potential)?;
+    Ok(match potential {
+        true => Network::PlNet(bilip::PlNet::new(net, offset(recipe.level, prepared))?),
+        false => Network::BiLipNet(net),
+    })
 }
 
 pub(crate) fn freeze_monlip<B: AutodiffBackend, T: Real>(
@@ -65,7 +95,7 @@ pub(crate) fn freeze_classifier<B: AutodiffBackend, T: Real>(
     padded_x.center.resize(width, 0.0);
     padded_x.scale.resize(width, prepared.x.scale[0]);
     let net = net.with_scalings(padded_x.forward()?, None)?;
-    let rows: Vec<T> = padded(&prepared.raw[0][0], inputs, width)
+    let rows: Vec<T> = padded(&prepared.kept.x, inputs, width)
         .iter()
         .map(|v| T::round_from(*v))
         .collect();
@@ -87,11 +117,12 @@ fn offset(standardized: f64, prepared: &Prepared) -> f64 {
 pub(crate) fn freeze_plnet<B: AutodiffBackend, T: Real>(
     model: &PlNet<B>,
     prepared: &Prepared,
+    recipe: &Recipe,
     minimum: Option<&[f64]>,
 ) -> Result<Network<T>> {
     let frozen = model.freeze::<T>()?;
-    let net = scaled(frozen.net().clone(), prepared, true)?;
-    let offset = offset(frozen.offset(), prepared);
+    let net = scaled(frozen.net().clone(), prepared, recipe, true)?;
+    let offset = offset(frozen.offset() + recipe.level, prepared);
     Ok(Network::PlNet(match minimum {
         None => bilip::PlNet::new(net, offset)?,
         Some(x) => bilip::PlNet::with_minimizer(net, offset, x.iter().map(|v| T::round_from(*v)).collect())?,
@@ -103,6 +134,7 @@ pub(crate) fn freeze_plnet<B: AutodiffBackend, T: Real>(
 pub(crate) fn partial<T: Real>(
     frozen: &bilip::PartialBiLipNet<T>,
     prepared: &Prepared,
+    recipe: &Recipe,
     potential: bool,
 ) -> Result<bilip::PartialBiLipNet<T>> {
     let fold = |mlps: &[Mlp<T>]| {
@@ -122,9 +154,9 @@ pub(crate) fn partial<T: Real>(
             })
             .collect::<Result<Vec<_>>>()
     };
-    let net = scaled(frozen.net().clone(), prepared, potential)?;
+    let net = scaled(frozen.net().clone(), prepared, recipe, potential)?;
     let mut orthogonal_bias = fold(frozen.orthogonal_bias())?;
-    if let Some(last) = orthogonal_bias.last_mut().filter(|_| prepared.reversed) {
+    if let Some(last) = orthogonal_bias.last_mut().filter(|_| recipe.reversed) {
         // The bias of the output that is negated.
         let mut layers = last.layers().to_vec();
         if let Some((weight, bias)) = layers.last_mut() {
@@ -143,11 +175,12 @@ pub(crate) fn partial<T: Real>(
 pub(crate) fn freeze_partial_plnet<B: AutodiffBackend, T: Real>(
     model: &PartialPlNet<B>,
     prepared: &Prepared,
+    recipe: &Recipe,
 ) -> Result<Network<T>> {
     let frozen = model.freeze::<T>()?;
-    let net = partial(frozen.net(), prepared, true)?;
+    let net = partial(frozen.net(), prepared, recipe, true)?;
     Ok(Network::PartialPlNet(bilip::PartialPlNet::new(
         net,
-        offset(frozen.offset(), prepared),
+        offset(frozen.offset() + recipe.level, prepared),
     )?))
 }

@@ -4,19 +4,28 @@
 //! No arguments are parsed and nothing is printed here (but progress, where it is asked for): the
 //! program and other callers stand on it alike.
 
+mod answer;
 mod error;
 mod fit;
 mod folder;
+mod free;
 mod freeze;
+mod linear;
 mod named;
 mod orientation;
 mod prepare;
+mod process;
+mod quadratic;
 mod quality;
+mod recipe;
 mod settings;
+mod search;
 mod standard;
 mod table;
 pub mod text;
+mod work;
 
+pub use answer::{Answer, Point};
 pub use error::{Error, Result};
 pub use fit::{Fit, fit};
 pub use named::NamedModel;

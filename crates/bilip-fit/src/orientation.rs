@@ -1,32 +1,13 @@
 //! Whether a map reverses orientation, as far as rows tell.
 
-use bilip::faer::Mat;
-use bilip::faer::linalg::solvers::Solve;
+use crate::linear::linear_map;
 
 /// Whether the linear map that fits `y` best, from inputs `x` and parameters `p`, has a negative
 /// determinant in `x`.
 ///
 /// Rows are standardized; there are as many targets as inputs, `n`.
 pub(crate) fn is_reversed(x: &[f64], p: &[f64], y: &[f64], n: usize) -> bool {
-    let rows = x.len() / n;
-    let parameters = p.len() / rows.max(1);
-    let columns = n + parameters;
-    let regressor = |r: usize, k: usize| match k < n {
-        true => x[r * n + k],
-        false => p[r * parameters + k - n],
-    };
-    let mean = |of: &dyn Fn(usize) -> f64| (0..rows).map(of).sum::<f64>() / rows as f64;
-    let centers: Vec<f64> = (0..columns).map(|k| mean(&|r| regressor(r, k))).collect();
-    let design = Mat::from_fn(rows, columns, |r, k| regressor(r, k) - centers[k]);
-    let targets = Mat::from_fn(rows, n, |r, k| y[r * n + k]);
-    // A little of the identity, so that columns that depend on each other do no harm.
-    let mut gram = design.transpose() * &design;
-    let ridge = 1e-9 * (0..columns).map(|k| gram[(k, k)]).sum::<f64>();
-    for k in 0..columns {
-        gram[(k, k)] += ridge;
-    }
-    let map = gram.partial_piv_lu().solve(design.transpose() * &targets);
-    map.subrows(0, n).determinant() < 0.0
+    linear_map(x, p, y, n).determinant() < 0.0
 }
 
 #[cfg(test)]
@@ -74,8 +55,8 @@ mod tests {
         }
         let table = crate::Table::new(Some(names), columns + targets.len(), rows).unwrap();
         let settings = crate::FitSettings {
-            hidden: vec![16, 16],
-            epochs: 60,
+            hidden: Some(vec![16, 16]),
+            epochs: Some(60),
             params: params.iter().map(|p| p.to_string()).collect(),
             ..crate::FitSettings::new(crate::ModelKind::BiLipNet, targets)
         };

@@ -1,10 +1,11 @@
 //! From a table and the settings to rows in standardized variables and the settings of networks.
 
 use bilip::{Bounds, Rng};
-use bilip_burn::{BiLipNetConfig, BoundsMode, Columns, Dataset, MonLipConfig, OrthogonalKind, shuffled};
+use bilip_burn::{BoundsMode, Columns, Dataset, shuffled};
 
 use crate::error::{Error, Result, ensure};
 use crate::orientation::is_reversed;
+use crate::recipe::{DEFAULT_BLOCKS, Recipe};
 use crate::settings::{FitSettings, ModelKind};
 use crate::standard::Standard;
 use crate::table::Table;
@@ -14,9 +15,6 @@ const FEWEST_ROWS: usize = 10;
 
 /// Networks larger than this would not fit into memory while they are trained.
 const MOST_PARAMETERS: f64 = 2e8;
-
-/// The number of monotone layers when nothing is said of it.
-const DEFAULT_BLOCKS: usize = 2;
 
 /// The distortion when nothing is said of the bounds.
 const DEFAULT_DISTORTION: f64 = 100.0;
@@ -39,23 +37,72 @@ pub(crate) struct Prepared {
     pub reversed: bool,
     pub bounds: BoundsMode,
     pub ranges: Vec<(f64, f64)>,
-    pub training: Dataset,
-    pub validation: Option<Dataset>,
     /// The names of the classes, for a classifier.
     pub classes: Vec<String>,
-    /// Rows of training and validation in the user's units: x, p, y.
-    pub raw: [[Vec<f64>; 3]; 2],
+    /// Rows to fit and rows held out, in the user's units and in random order.
+    pub kept: Rows,
+    pub held_out: Rows,
 }
 
-pub(crate) fn check_parameters(settings: &FitSettings, n: usize) -> Result<()> {
-    let width = |k: usize| settings.hidden[k] as f64;
-    let block: f64 = (0..settings.hidden.len())
+/// Rows of x, p and y, row-major.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rows {
+    pub x: Vec<f64>,
+    pub p: Vec<f64>,
+    pub y: Vec<f64>,
+    pub count: usize,
+}
+
+impl Rows {
+    /// Some of the rows, in the order given.
+    pub fn select(&self, rows: &[usize]) -> Rows {
+        let pick = |values: &[f64]| -> Vec<f64> {
+            let columns = values.len() / self.count.max(1);
+            rows.iter()
+                .flat_map(|r| &values[r * columns..(r + 1) * columns])
+                .copied()
+                .collect()
+        };
+        Rows {
+            x: pick(&self.x),
+            p: pick(&self.p),
+            y: pick(&self.y),
+            count: rows.len(),
+        }
+    }
+}
+
+impl Prepared {
+    /// Rows as the network of a recipe sees them: standardized, behind the recipe's front.
+    pub fn dataset(&self, rows: &Rows, recipe: &Recipe) -> Result<Dataset> {
+        let columns = Columns {
+            inputs: recipe.width,
+            parameters: self.parameters.len(),
+            targets: self.targets.len(),
+        };
+        let (mut x, mut y) = (self.x.apply(&rows.x), self.y.apply(&rows.y));
+        if let Some(front) = &recipe.front {
+            (x, y) = (front.before(&x), front.targets(&y));
+        }
+        if recipe.reversed {
+            y.iter_mut().step_by(columns.targets).for_each(|v| *v = -*v);
+        }
+        y.iter_mut().for_each(|v| *v -= recipe.level);
+        let x = padded(&x, self.inputs.len(), recipe.width);
+        Ok(Dataset::with_parameters(columns, x, self.p.apply(&rows.p), y)?)
+    }
+}
+
+pub(crate) fn check_parameters(settings: &FitSettings, recipe: &Recipe) -> Result<()> {
+    let (hidden, n) = (&recipe.hidden, recipe.width);
+    let width = |k: usize| hidden[k] as f64;
+    let block: f64 = (0..hidden.len())
         .map(|k| width(k) * (n as f64 + width(k) + if k == 0 { 0.0 } else { width(k - 1) }))
         .sum();
-    let blocks = settings.blocks.unwrap_or(DEFAULT_BLOCKS) as f64;
+    let blocks = recipe.blocks as f64;
     let orthogonal = (blocks + 1.0) * n as f64 * settings.householder.map_or(n as f64, |count| count as f64);
     // The bias networks of partial models end in all hidden units.
-    let hidden: f64 = settings.hidden.iter().map(|w| *w as f64).sum();
+    let hidden: f64 = hidden.iter().map(|w| *w as f64).sum();
     let biases = match settings.params.is_empty() {
         true => 0.0,
         false => blocks * 128.0 * hidden,
@@ -210,53 +257,30 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
     let order = shuffled(table.rows(), &mut Rng::new(settings.seed ^ 0x5eed));
     let held_out = (settings.validation * table.rows() as f64).round() as usize;
     let (held_out, kept) = order.split_at(held_out.min(table.rows() - 1));
-    let rows_of = |values: &[f64], columns: usize, rows: &[usize]| -> Vec<f64> {
-        rows.iter()
-            .flat_map(|r| &values[r * columns..(r + 1) * columns])
-            .copied()
-            .collect()
+    let all = Rows {
+        count: table.rows(),
+        x,
+        p,
+        y,
     };
-    let part = |rows: &[usize]| {
-        [
-            rows_of(&x, inputs.len(), rows),
-            rows_of(&p, parameters.len(), rows),
-            rows_of(&y, targets.len(), rows),
-        ]
-    };
-    let width = width(settings, inputs.len());
-    let raw = [part(kept), part(held_out)];
+    let (kept, held_out) = (all.select(kept), all.select(held_out));
     // What training can change of a network leaves its orientation as it is, so a map of the other
     // one is fitted with one target negated.
     let reversed = settings.model == ModelKind::BiLipNet && {
-        let [x, p, y] = &raw[0];
-        let (x, p, y) = (standard_x.apply(x), standard_p.apply(p), standard_y.apply(y));
+        let (x, p, y) = (
+            standard_x.apply(&kept.x),
+            standard_p.apply(&kept.p),
+            standard_y.apply(&kept.y),
+        );
         let layers = settings.blocks.unwrap_or(DEFAULT_BLOCKS) + 1;
         // A Cayley transform is a rotation, each Householder reflection is none.
         let reflections = layers * settings.householder.unwrap_or(0);
         is_reversed(&x, &p, &y, inputs.len()) == reflections.is_multiple_of(2)
     };
-    let turned = |mut y: Vec<f64>| {
-        if reversed {
-            y.iter_mut().step_by(targets.len()).for_each(|v| *v = -*v);
-        }
-        y
-    };
-    let standardized = |[x, p, y]: &[Vec<f64>; 3]| {
-        let columns = Columns {
-            inputs: width,
-            parameters: parameters.len(),
-            targets: targets.len(),
-        };
-        Dataset::with_parameters(
-            columns,
-            padded(&standard_x.apply(x), inputs.len(), width),
-            standard_p.apply(p),
-            turned(standard_y.apply(y)),
-        )
-    };
     let ranges = (0..inputs.len())
         .map(|k| {
-            x.iter()
+            all.x
+                .iter()
                 .skip(k)
                 .step_by(inputs.len())
                 .fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| {
@@ -265,11 +289,6 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
         })
         .collect();
     Ok(Prepared {
-        training: standardized(&raw[0])?,
-        validation: match held_out.is_empty() {
-            true => None,
-            false => Some(standardized(&raw[1])?),
-        },
         inputs: input_names,
         parameters: parameter_names,
         targets: target_names,
@@ -280,7 +299,8 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
         bounds,
         ranges,
         classes,
-        raw,
+        kept,
+        held_out,
     })
 }
 
@@ -332,21 +352,4 @@ pub(crate) fn padded(x: &[f64], columns: usize, width: usize) -> Vec<f64> {
                 .chain(std::iter::repeat_n(0.0, width - columns))
         })
         .collect()
-}
-
-pub(crate) fn layer_config(settings: &FitSettings, prepared: &Prepared) -> MonLipConfig {
-    let n = width(settings, prepared.inputs.len());
-    MonLipConfig::new(n, settings.hidden.clone(), prepared.bounds)
-        .with_activation(settings.activation)
-        .with_general(settings.general)
-        .with_seed(settings.seed)
-}
-
-pub(crate) fn net_config(settings: &FitSettings, prepared: &Prepared) -> BiLipNetConfig {
-    let orthogonal = match settings.householder {
-        None => OrthogonalKind::Cayley,
-        Some(count) => OrthogonalKind::Householder(count),
-    };
-    let blocks = settings.blocks.unwrap_or(DEFAULT_BLOCKS);
-    BiLipNetConfig::new(blocks, layer_config(settings, prepared)).with_orthogonal(orthogonal)
 }

@@ -4,6 +4,7 @@ use bilip::metrics;
 
 use crate::error::Result;
 use crate::named::NamedModel;
+use crate::prepare::Rows;
 
 /// Bins of the calibration error.
 const BINS: usize = 15;
@@ -37,7 +38,8 @@ pub struct TargetQuality {
 }
 
 /// How good a model is on rows of x, p and y.
-pub(crate) fn quality(model: &NamedModel, [x, p, y]: &[Vec<f64>; 3]) -> Result<Quality> {
+pub(crate) fn quality(model: &NamedModel, rows: &Rows) -> Result<Quality> {
+    let Rows { x, p, y, .. } = rows;
     match model.classes() {
         Some(classes) => of_classes(model, x, y, classes),
         None => of_numbers(model, x, p, y),

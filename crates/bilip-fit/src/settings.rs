@@ -39,15 +39,18 @@ pub enum Optimizer {
 /// | `target` | | target columns, by name or number from 1 |
 /// | `inputs` | all others | input columns |
 /// | `params` | none | parameter columns: the guarantee holds in the inputs for each of their values |
-/// | `mu`, `nu`, `tau` | `tau` = 100 | bounds of the standardized variables; `tau` alone learns ν |
+/// | `quick` | false | one plain fit instead of a search over settings |
+/// | `budget` | 1 | steps of the search, in units of the default |
+/// | `mu`, `nu`, `tau` | searched, or `tau` = 100 | bounds of the standardized variables; `tau` alone learns ν |
 /// | `hidden`, `blocks` | 64,64 and 2 | hidden widths of a monotone layer, number of monotone layers |
-/// | `activation` | ReLU | |
+/// | `activation` | searched, or ReLU | |
 /// | `householder` | none | orthogonal layers as products of N reflections instead of Cayley transforms |
 /// | `general` | false | Q of the general form, `QᵀQ ⪯ I` |
 /// | `minimum` | none | the point where the minimum is known to be |
 /// | `width`, `features`, `length_scale` | see there | of a classifier |
 /// | `in_units`, `no_standardize` | false | bounds in the user's units, with one factor for all columns; columns as they are |
-/// | `epochs`, `batch`, `lr`, `optimizer`, `decay`, `clip` | 300, 100, 5e-3, Adam, 0, none | training |
+/// | `epochs` | 300 | of a plain fit, which it asks for |
+/// | `batch`, `lr`, `optimizer`, `decay`, `clip` | 100, 5e-3, Adam, 0, none | training |
 /// | `validation`, `patience` | 0.1, none | share of held-out rows; epochs without a better validation loss |
 /// | `seed`, `precision`, `device` | 0, f64, CPU | |
 /// | `checkpoints`, `resume`, `metrics`, `progress` | none, false, none, false | files of a run, and whether it shows how far it is |
@@ -67,12 +70,12 @@ pub struct FitSettings {
     pub nu: Option<f64>,
     /// Distortion ν/μ.
     pub tau: Option<f64>,
-    /// Hidden widths of a monotone layer.
-    pub hidden: Vec<usize>,
+    /// Hidden widths of a monotone layer; 64,64 if not given.
+    pub hidden: Option<Vec<usize>>,
     /// Number of monotone layers; 2 if not given.
     pub blocks: Option<usize>,
-    /// The activation.
-    pub activation: Activation,
+    /// The activation; chosen by the search, or ReLU, if not given.
+    pub activation: Option<Activation>,
     /// Number of Householder reflections of an orthogonal layer; Cayley transforms if not given.
     pub householder: Option<usize>,
     /// Q of the general form.
@@ -89,12 +92,16 @@ pub struct FitSettings {
     pub in_units: bool,
     /// Keep the columns as they are.
     pub no_standardize: bool,
-    /// Passes through the table.
-    pub epochs: usize,
-    /// Rows per step.
-    pub batch: usize,
-    /// Largest learning rate of the one-cycle schedule.
-    pub lr: f64,
+    /// One plain fit instead of a search.
+    pub quick: bool,
+    /// Steps of a search, in units of the default.
+    pub budget: f64,
+    /// Passes through the table of a plain fit, which this asks for; 300 if not given.
+    pub epochs: Option<usize>,
+    /// Rows per step; chosen by the number of rows, or 100 in a plain fit, if not given.
+    pub batch: Option<usize>,
+    /// Largest learning rate of the one-cycle schedule; 5e-3 if not given.
+    pub lr: Option<f64>,
     /// The optimizer.
     pub optimizer: Optimizer,
     /// Decoupled weight decay of Adam.
@@ -132,9 +139,9 @@ impl FitSettings {
             mu: None,
             nu: None,
             tau: None,
-            hidden: vec![64, 64],
+            hidden: None,
             blocks: None,
-            activation: Activation::Relu,
+            activation: None,
             householder: None,
             general: false,
             minimum: None,
@@ -143,9 +150,11 @@ impl FitSettings {
             length_scale: None,
             in_units: false,
             no_standardize: false,
-            epochs: 300,
-            batch: 100,
-            lr: 5e-3,
+            quick: false,
+            budget: 1.0,
+            epochs: None,
+            batch: None,
+            lr: None,
             optimizer: Optimizer::Adam,
             decay: 0.0,
             clip: None,
@@ -159,6 +168,17 @@ impl FitSettings {
             metrics: None,
             progress: false,
         }
+    }
+
+    /// Whether this is one plain fit and not a search: where the length of the run or what depends
+    /// on it is given, where its figures are wanted, and for classifiers.
+    pub fn is_plain(&self) -> bool {
+        self.quick
+            || self.epochs.is_some()
+            || self.patience.is_some()
+            || self.metrics.is_some()
+            || self.model == ModelKind::Classifier
+            || self.no_standardize
     }
 
     /// Checks everything that can be checked without the table.
@@ -183,23 +203,31 @@ impl FitSettings {
             ),
         )?;
         need(
-            self.lr > 0.0 && self.lr.is_finite(),
-            Error::value("lr", self.lr, "the learning rate must be positive"),
+            self.lr.is_none_or(|lr| lr > 0.0 && lr.is_finite()),
+            Error::value(
+                "lr",
+                self.lr.unwrap_or_default(),
+                "the learning rate must be positive",
+            ),
+        )?;
+        need(
+            self.budget > 0.0 && self.budget <= 1e4,
+            Error::value("budget", self.budget, "must be positive, and at most 10000"),
         )?;
         need(
             self.decay >= 0.0 && self.decay.is_finite(),
             Error::value("decay", self.decay, "must not be negative"),
         )?;
         for (name, count) in [
-            ("epochs", self.epochs),
-            ("batch", self.batch),
+            ("epochs", self.epochs.unwrap_or(1)),
+            ("batch", self.batch.unwrap_or(1)),
             ("blocks", self.blocks.unwrap_or(1)),
             ("householder", self.householder.unwrap_or(1)),
         ] {
             need(count > 0, Error::value(name, 0, "must be at least 1"))?;
         }
         need(
-            !self.hidden.is_empty() && self.hidden.iter().all(|w| *w > 0),
+            (self.hidden.as_ref()).is_none_or(|h| !h.is_empty() && h.iter().all(|w| *w > 0)),
             Error::setting("hidden", "every width must be at least 1"),
         )?;
         if self.model == ModelKind::MonLip {

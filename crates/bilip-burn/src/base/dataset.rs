@@ -46,6 +46,8 @@ pub struct Dataset {
     inputs: Vec<f64>,
     parameters: Vec<f64>,
     targets: Vec<f64>,
+    /// One per row; all alike if none.
+    weights: Option<Vec<f64>>,
     columns: Columns,
 }
 
@@ -104,8 +106,39 @@ impl Dataset {
             inputs,
             parameters,
             targets,
+            weights: None,
             columns,
         })
+    }
+
+    /// The same rows with weights, one per row: a loss is the weighted mean over the rows of a batch
+    /// times the mean weight of that batch. They are scaled to a mean of one.
+    ///
+    /// # Errors
+    /// When there is not one weight per row, one is negative or not finite, or all are zero.
+    pub fn with_weights(mut self, mut weights: Vec<f64>) -> Result<Self> {
+        let rows = self.rows();
+        if weights.len() != rows {
+            return Err(Error::setting(
+                "weights",
+                weights.len(),
+                format!("there are {rows} rows"),
+            ));
+        }
+        if let Some(bad) = weights.iter().find(|w| !(**w >= 0.0 && w.is_finite())) {
+            return Err(Error::setting(
+                "weights",
+                *bad,
+                "every weight must be a finite number that is not negative",
+            ));
+        }
+        let mean = weights.iter().sum::<f64>() / rows as f64;
+        if !(mean > 0.0 && mean.is_finite()) {
+            return Err(Error::setting("weights", mean, "their mean must be positive"));
+        }
+        weights.iter_mut().for_each(|w| *w /= mean);
+        self.weights = Some(weights);
+        Ok(self)
     }
 
     /// Number of rows.
@@ -128,6 +161,11 @@ impl Dataset {
         &self.targets
     }
 
+    /// Weights of the rows, with a mean of one; `None` where all rows count alike.
+    pub fn weights(&self) -> Option<&[f64]> {
+        self.weights.as_deref()
+    }
+
     /// Columns of inputs, parameters and targets.
     pub fn columns(&self) -> Columns {
         self.columns
@@ -144,6 +182,7 @@ impl Dataset {
             inputs: pick(&self.inputs, self.columns.inputs),
             parameters: pick(&self.parameters, self.columns.parameters),
             targets: pick(&self.targets, self.columns.targets),
+            weights: self.weights.as_ref().map(|w| pick(w, 1)),
             columns: self.columns,
         }
     }
@@ -167,6 +206,13 @@ mod tests {
         assert!(Dataset::new(vec![1.0; 5], 2, vec![1.0; 2], 1).is_err());
         assert!(Dataset::new(vec![], 2, vec![], 1).is_err());
         assert!(Dataset::new(vec![f64::NAN, 1.0], 2, vec![1.0], 1).is_err());
+        let rows = Dataset::new(vec![1.0, 2.0], 1, vec![1.0, 2.0], 1).unwrap();
+        for bad in [vec![1.0], vec![1.0, -1.0], vec![1.0, f64::NAN], vec![0.0, 0.0]] {
+            assert!(rows.clone().with_weights(bad).is_err());
+        }
+        let weighted = rows.with_weights(vec![3.0, 1.0]).unwrap();
+        assert_eq!(weighted.weights(), Some(&[1.5, 0.5][..]));
+        assert_eq!(weighted.select(&[1]).weights(), Some(&[0.5][..]));
     }
 
     #[test]

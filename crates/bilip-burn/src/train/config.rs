@@ -30,6 +30,7 @@ pub enum OptimizerKind {
 /// | `loss`, `optimizer` | ½·MSE, Adam | |
 /// | `seed` | 0 | order of the batches |
 /// | `patience` | none | stops after this many epochs without a better validation loss |
+/// | `keep_best` | false | returns the model of the epoch with the lowest validation loss, not the last; not with checkpoints |
 /// | `clip` | none | largest norm of a parameter's gradient |
 /// | `checkpoints` | none | folder of checkpoints; a run found there is resumed |
 /// | `checkpoint_every` | 10 | epochs between checkpoints |
@@ -54,6 +55,8 @@ pub struct TrainConfig {
     pub seed: u64,
     /// Epochs without improvement of the validation loss before the run stops.
     pub patience: Option<usize>,
+    /// Return the model of the epoch with the lowest validation loss instead of the last one.
+    pub keep_best: bool,
     /// Largest Euclidean norm of a parameter tensor's gradient.
     pub clip: Option<f64>,
     /// Where checkpoints are written, and looked for.
@@ -80,6 +83,7 @@ impl Default for TrainConfig {
             optimizer: OptimizerKind::Adam(Adam::default()),
             seed: 0,
             patience: None,
+            keep_best: false,
             clip: None,
             checkpoints: None,
             checkpoint_every: 10,
@@ -113,6 +117,13 @@ impl TrainConfig {
                 "patience",
                 self.patience,
                 "needs a validation table",
+            ));
+        }
+        if self.keep_best && (validation.is_none() || self.checkpoints.is_some()) {
+            return Err(Error::setting(
+                "keep_best",
+                true,
+                "needs a validation table, and no checkpoints, which hold the last model only",
             ));
         }
         let expected = match self.loss {

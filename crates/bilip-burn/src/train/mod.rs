@@ -37,7 +37,7 @@ pub use schedule::Schedule;
 /// A finished run.
 #[derive(Clone, Debug)]
 pub struct Trained<M> {
-    /// The model after the last epoch.
+    /// The model after the last epoch, or that of the best one where it was to be kept.
     pub model: M,
     /// How many of its numbers are trained; it may store others.
     pub parameters: usize,
@@ -184,6 +184,7 @@ where
     let held_out = validation.map(|rows| Resident::<B::InnerBackend>::new(rows, config.loss, &device));
     let mut progress = Progress::new(config.progress, state.history.len(), config.epochs, "epochs");
     let mut metrics_clock = Instant::now();
+    let mut best_model = None;
     if let Some(path) = &config.metrics {
         // A place that cannot be written is better known before the work than after it.
         history::write(path, &state.history)?;
@@ -233,6 +234,7 @@ where
             if state.best.is_none_or(|best| v < best) {
                 state.best = Some(v);
                 state.since_best = 0;
+                best_model = config.keep_best.then(|| model.clone());
             } else {
                 state.since_best += 1;
             }
@@ -276,6 +278,7 @@ where
         }
     }
     progress.finish();
+    let model = best_model.unwrap_or(model);
     Ok(Trained {
         parameters: trained_numbers::<B>(&model),
         model,

@@ -21,6 +21,8 @@ pub(super) struct Resident<B: Backend> {
     pub inputs: Tensor<B, 2>,
     parameters: Option<Tensor<B, 2>>,
     targets: Targets<B>,
+    /// Weights of the rows, `[rows, 1]`.
+    weights: Option<Tensor<B, 2>>,
 }
 
 enum Targets<B: Backend> {
@@ -43,6 +45,7 @@ impl<B: Backend> Resident<B> {
             inputs: rows(data.inputs(), columns.inputs, device),
             parameters: (columns.parameters > 0).then(|| rows(data.parameters(), columns.parameters, device)),
             targets,
+            weights: data.weights().map(|w| rows(w, 1, device)),
         }
     }
 
@@ -57,9 +60,10 @@ impl<B: Backend> Resident<B> {
             inputs: self.inputs.clone().select(0, rows.clone()),
             parameters: self.parameters.clone().map(|p| p.select(0, rows.clone())),
             targets: match &self.targets {
-                Targets::Numbers(t) => Targets::Numbers(t.clone().select(0, rows)),
-                Targets::Classes(t) => Targets::Classes(t.clone().select(0, rows)),
+                Targets::Numbers(t) => Targets::Numbers(t.clone().select(0, rows.clone())),
+                Targets::Classes(t) => Targets::Classes(t.clone().select(0, rows.clone())),
             },
+            weights: self.weights.clone().map(|w| w.select(0, rows)),
         }
     }
 
@@ -68,9 +72,10 @@ impl<B: Backend> Resident<B> {
             inputs: self.inputs.clone().slice(rows.clone()),
             parameters: self.parameters.clone().map(|p| p.slice(rows.clone())),
             targets: match &self.targets {
-                Targets::Numbers(t) => Targets::Numbers(t.clone().slice(rows)),
-                Targets::Classes(t) => Targets::Classes(t.clone().slice(rows)),
+                Targets::Numbers(t) => Targets::Numbers(t.clone().slice(rows.clone())),
+                Targets::Classes(t) => Targets::Classes(t.clone().slice(rows.clone())),
             },
+            weights: self.weights.clone().map(|w| w.slice(rows)),
         }
     }
 
@@ -82,12 +87,16 @@ impl<B: Backend> Resident<B> {
 /// The loss of a batch.
 pub(super) fn loss<B: Backend, M: Predict<B>>(model: &M, batch: Resident<B>) -> Tensor<B, 1> {
     let predicted = model.predict(batch.inputs, batch.parameters);
-    match batch.targets {
+    let (losses, factor) = match batch.targets {
         Targets::Numbers(targets) => {
             let error = predicted - targets;
-            (error.clone() * error).mean().mul_scalar(0.5)
+            (error.clone() * error, 0.5)
         }
-        Targets::Classes(classes) => log_softmax(predicted, 1).gather(1, classes).mean().neg(),
+        Targets::Classes(classes) => (log_softmax(predicted, 1).gather(1, classes), -1.0),
+    };
+    match batch.weights {
+        None => losses.mean().mul_scalar(factor),
+        Some(weights) => (losses * weights).mean().mul_scalar(factor),
     }
 }
 

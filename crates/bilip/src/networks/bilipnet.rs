@@ -7,7 +7,8 @@ use crate::base::error::{Error, Result};
 use crate::base::random::Rng;
 use crate::base::real::Real;
 use crate::certify::{Proved, out_of_range};
-use crate::layers::monlip::{MonLip, MonLipFree, RandomLayer};
+use crate::layers::activation::Activation;
+use crate::layers::monlip::{MonLip, MonLipExplicit, MonLipFree, RandomLayer};
 use crate::layers::orthogonal::Orthogonal;
 use crate::layers::scaling::Scaling;
 use crate::layers::stack::LayerRef;
@@ -132,6 +133,108 @@ impl<T: Real> BiLipNet<T> {
         let net = Self::with_claim(orthogonal, monotone, Bounds::ISOMETRY.into())?;
         let proved = net.product().bounds().ok_or_else(out_of_range)?;
         Ok(net.claiming(proved.into()))
+    }
+
+    /// The affine network `x ↦ D(Px + q)`: an orthogonal layer, a monotone one without an activation
+    /// and the identity. `factors` are the diagonal of D, all positive; with an explicit P from a
+    /// singular value decomposition it is any invertible affine map up to a rotation behind it.
+    ///
+    /// Claims what is proved: the least and the greatest factor, up to a relative 1e-9.
+    ///
+    /// # Errors
+    /// On factors that are not positive and finite, sizes that do not fit, and a P that is far from
+    /// orthogonal.
+    pub fn affine(first: Orthogonal<T>, factors: &[f64]) -> Result<Self> {
+        let n = first.dim();
+        if factors.len() != n {
+            return Err(Error::shape("factors", n, factors.len()));
+        }
+        if let Some(bad) = factors.iter().find(|f| !(**f > 0.0 && f.is_finite())) {
+            return Err(Error::setting("factors", bad, "must be positive and finite"));
+        }
+        let (low, high) = (factors.iter()).fold((f64::INFINITY, 0.0f64), |(a, b), f| (a.min(*f), b.max(*f)));
+        // Some room between the two, even where all factors are alike. In f32 an entry of S is off
+        // by a relative 6e-8, which must not take it beyond one.
+        let room = 1e3 * T::UNIT_ROUNDOFF.max(1e-13);
+        let bounds = Bounds::new(low * (1.0 - room), high * (1.0 + room))?;
+        // y = (μ + γs²)x for an entry s of a diagonal S.
+        let share = |f: f64| ((f - bounds.mu()) / bounds.gap()).sqrt();
+        let zeros = || vec![T::zero(); n];
+        let layer = MonLip::from_explicit(MonLipExplicit {
+            bounds,
+            activation: Activation::Identity,
+            v: Vec::new(),
+            s: Mat::from_fn(n, n, |i, j| match i == j {
+                true => T::round_from(share(factors[i])),
+                false => T::zero(),
+            }),
+            psi: None,
+            hidden_bias: zeros(),
+            output_bias: zeros(),
+        })?;
+        let identity = Mat::from_fn(n, n, |i, j| match i == j {
+            true => T::one(),
+            false => T::zero(),
+        });
+        let last = Orthogonal::from_explicit(identity, zeros())?;
+        Self::from_layers(vec![first, last], vec![layer])
+    }
+
+    /// The network `x ↦ self(first(x))`, claiming what is proved of it. The last orthogonal layer of
+    /// `first` must be the identity, as that of [`affine`](Self::affine) is.
+    ///
+    /// # Errors
+    /// When it is not, the dimensions differ, or one of the two has changes of variables.
+    pub fn after(self, first: Self) -> Result<Self> {
+        let scaled = |net: &Self| net.input.is_some() || net.output.is_some();
+        let ends_in_identity = first.orthogonal.last().is_some_and(|last| {
+            let n = last.dim();
+            let entry = |i: usize, j: usize| if i == j { T::one() } else { T::zero() };
+            last.bias().iter().all(|b| *b == T::zero())
+                && (0..n).all(|i| (0..n).all(|j| last.matrix()[(i, j)] == entry(i, j)))
+        });
+        if scaled(&self) || scaled(&first) || !ends_in_identity {
+            return Err(Error::setting(
+                "first",
+                "a network",
+                "must end in the identity, and neither network may have changes of variables",
+            ));
+        }
+        let mut orthogonal = first.orthogonal;
+        orthogonal.pop();
+        orthogonal.extend(self.orthogonal);
+        let monotone = first.monotone.into_iter().chain(self.monotone).collect();
+        Self::from_layers(orthogonal, monotone)
+    }
+
+    /// The network `x ↦ P·self(x) + q`, claiming what is proved of it.
+    ///
+    /// # Errors
+    /// When the dimensions differ, or the network has changes of variables.
+    pub fn rotated(self, last: &Orthogonal<T>) -> Result<Self> {
+        if self.input.is_some() || self.output.is_some() || last.dim() != self.dim() {
+            return Err(Error::setting(
+                "last",
+                "an orthogonal layer",
+                "must have the network's dimension, and the network no changes of variables",
+            ));
+        }
+        let mut orthogonal = self.orthogonal;
+        if let Some(before) = orthogonal.pop() {
+            let wide = |layer: &Orthogonal<T>| layer.to_f64();
+            let (a, b) = (wide(last), wide(&before));
+            let product = a.matrix() * b.matrix();
+            let n = product.nrows();
+            let bias = (0..n)
+                .map(|i| {
+                    let moved: f64 = (0..n).map(|j| a.matrix()[(i, j)] * b.bias()[j]).sum();
+                    T::round_from(moved + a.bias()[i])
+                })
+                .collect();
+            let narrow = Mat::from_fn(n, n, |i, j| T::round_from(product[(i, j)]));
+            orthogonal.push(Orthogonal::from_explicit(narrow, bias)?);
+        }
+        Self::from_layers(orthogonal, self.monotone)
     }
 
     pub(crate) fn with_claim(

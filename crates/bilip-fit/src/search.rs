@@ -1,0 +1,475 @@
+//! Search over settings: successive halving over a fixed budget of steps, then an ensemble.
+//!
+//! Candidates differ in distortion, activation, rate and width, all behind a linear front that was
+//! found in closed form. Short runs on four fifths of the rows are compared on the others by what
+//! the model is for: the error among low values of a potential, the error of the inverse of a map.
+//! The better half gets twice the steps, and so on; what is left is trained once for each fifth of
+//! the rows, stopped where it was best on the fifth that it did not see.
+//!
+//! Every run has its own seed and one thread, so the result depends on neither the number of
+//! threads nor the order in which runs end.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bilip::{Activation, InverseOptions};
+use bilip_burn::{BoundsMode, OnDevice, Progress};
+use burn::tensor::backend::AutodiffBackend;
+
+use crate::error::{Error, Result};
+use crate::free::Free;
+use crate::linear::Front;
+use crate::prepare::{Prepared, Rows};
+use crate::quadratic::{Quadratic, feature_count};
+use crate::recipe::{DEFAULT_BLOCKS, DEFAULT_HIDDEN, Recipe};
+use crate::settings::{FitSettings, ModelKind};
+use crate::work::{Fitted, Job, train_model};
+
+/// Parts of the rows; each member of the ensemble does not see one of them.
+pub(crate) const FOLDS: usize = 5;
+
+/// Steps of the first runs at a budget of one; every later round has twice as many.
+const FIRST_STEPS: f64 = 1_000.0;
+
+/// Steps of a member of the ensemble at a budget of one.
+const LAST_STEPS: f64 = 8_000.0;
+
+/// Tables with fewer rows are judged on several parts.
+const SMALL: usize = 1_000;
+
+/// Rows that a run is judged on at most.
+const MOST_JUDGED: usize = 4_000;
+
+/// The distortion of a front, with a network behind it and without.
+const FRONT_DISTORTION: f64 = 10.0;
+const LINEAR_DISTORTION: f64 = 100.0;
+
+/// How far from the middle of the data, in standard deviations, a front may be centered.
+const REACH: f64 = 3.0;
+
+/// The floor of what low rows are measured by, as a share of the deviation of the target.
+const FLOOR: f64 = 0.005;
+
+/// Settings that a search chooses.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Candidate {
+    /// Distortion of the network behind the front; none for the front alone.
+    pub tau: Option<f64>,
+    pub activation: Activation,
+    pub hidden: Vec<usize>,
+    pub lr: f64,
+    pub front: bool,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Trial {
+    pub candidate: Candidate,
+    pub steps: usize,
+    /// The lower the better; infinite where training diverged.
+    pub score: f64,
+}
+
+/// What a search has found.
+pub(crate) struct Found {
+    /// One model per part of the rows.
+    pub members: Vec<Fitted>,
+    pub chosen: Candidate,
+    pub trials: Vec<Trial>,
+    /// Of a potential: weights of the kept rows, and the model without a guarantee.
+    pub focus: Option<Focus>,
+}
+
+/// Which rows of a potential matter.
+pub(crate) struct Focus {
+    pub free: Free,
+    /// `1/(ŷ − lowest ŷ + floor)`, with ŷ what the free model says of the row, so that a row is not
+    /// taken for a low one because of its noise.
+    pub weights: Vec<f64>,
+    low: f64,
+    floor: f64,
+    spread: f64,
+}
+
+impl Focus {
+    /// The weights of other rows.
+    pub fn weights_of(&self, prepared: &Prepared, rows: &Rows) -> Vec<f64> {
+        let estimate = self.free.values(&joined(prepared, rows));
+        estimate.iter().map(|v| self.weight(*v)).collect()
+    }
+
+    fn weight(&self, estimate: f64) -> f64 {
+        self.spread / ((estimate - self.low).max(0.0) + self.floor)
+    }
+}
+
+/// The rows of a part, and all others.
+struct Split {
+    train: Vec<usize>,
+    judged: Vec<usize>,
+}
+
+fn split(count: usize, fold: usize) -> Split {
+    let (mut train, mut judged) = (Vec::new(), Vec::new());
+    for r in 0..count {
+        match r % FOLDS == fold {
+            true => judged.push(r),
+            false => train.push(r),
+        }
+    }
+    judged.truncate(MOST_JUDGED);
+    Split { train, judged }
+}
+
+/// A search on whichever device.
+pub(crate) struct Search<'a> {
+    pub settings: &'a FitSettings,
+    pub prepared: &'a Prepared,
+}
+
+impl OnDevice for Search<'_> {
+    type Output = Result<Found>;
+
+    fn run<B: AutodiffBackend>(self, device: &B::Device) -> Result<Found> {
+        search::<B>(self.settings, self.prepared, device)
+    }
+}
+
+/// Rows of standardized inputs with parameters behind them.
+pub(crate) fn joined(prepared: &Prepared, rows: &Rows) -> Vec<f64> {
+    let (x, p) = (prepared.x.apply(&rows.x), prepared.p.apply(&rows.p));
+    let (n, m) = (prepared.inputs.len(), prepared.parameters.len());
+    (0..rows.count)
+        .flat_map(|r| x[r * n..(r + 1) * n].iter().chain(&p[r * m..(r + 1) * m]).copied())
+        .collect()
+}
+
+fn deviation(values: &[f64]) -> f64 {
+    let count = values.len().max(1) as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count).sqrt()
+}
+
+/// Of the rows of a potential, how much each matters.
+pub(crate) fn focus(prepared: &Prepared) -> Focus {
+    let rows = &prepared.kept;
+    let n = prepared.inputs.len() + prepared.parameters.len();
+    let Split { train, judged } = split(rows.count, 0);
+    let (seen, other) = (rows.select(&train), rows.select(&judged));
+    let y = |rows: &Rows| prepared.y.apply(&rows.y);
+    let free = Free::fit(
+        (&joined(prepared, &seen), &y(&seen)),
+        (&joined(prepared, &other), &y(&other)),
+        n,
+    );
+    let estimate = free.values(&joined(prepared, rows));
+    // The error among the lowest fifth of rows that the free model has not seen.
+    let all = y(rows);
+    let mut lowest = judged.clone();
+    lowest.sort_by(|a, b| estimate[*a].total_cmp(&estimate[*b]));
+    lowest.truncate((judged.len() / 5).max(5));
+    let error = (lowest.iter().map(|r| (estimate[*r] - all[*r]).powi(2)).sum::<f64>()
+        / lowest.len().max(1) as f64)
+        .sqrt();
+    let spread = deviation(&all);
+    let floor = error.clamp(FLOOR * spread, 0.3 * spread);
+    let low = estimate.iter().copied().fold(f64::INFINITY, f64::min);
+    let mut focus = Focus {
+        weights: Vec::new(),
+        free,
+        low,
+        floor,
+        spread,
+    };
+    focus.weights = estimate.iter().map(|v| focus.weight(*v)).collect();
+    focus
+}
+
+fn search<B: AutodiffBackend>(
+    settings: &FitSettings,
+    prepared: &Prepared,
+    device: &B::Device,
+) -> Result<Found> {
+    let potential = settings.model == ModelKind::PlNet;
+    let focus = potential.then(|| focus(prepared));
+    let weights = focus.as_ref().map(|f| &f.weights[..]);
+    let runs = Runs {
+        settings,
+        prepared,
+        weights,
+        device,
+    };
+    let mut left = candidates(settings, prepared);
+    let mut steps = (FIRST_STEPS * settings.budget).max(1.0) as usize;
+    let (mut trials, mut round) = (Vec::new(), 1);
+    let last_steps = (LAST_STEPS * settings.budget).max(1.0) as usize;
+    let mut progress = Progress::new(settings.progress, 0, count_runs(left.len(), prepared.kept.count), "runs");
+    while left.len() > 1 {
+        let folds = if prepared.kept.count < SMALL { round } else { 1 };
+        let jobs: Vec<(usize, usize)> = (0..left.len())
+            .flat_map(|k| (0..folds).map(move |fold| (k, fold)))
+            .collect();
+        let scores = runs.all(jobs.len(), &mut progress, |j| {
+            let (k, fold) = jobs[j];
+            let (_, score) = runs.one::<B>(&left[k], fold, steps, settings.seed)?;
+            Ok(score)
+        })?;
+        let mut ranked: Vec<Trial> = (left.iter().enumerate())
+            .map(|(k, candidate)| Trial {
+                candidate: candidate.clone(),
+                steps,
+                score: scores[k * folds..(k + 1) * folds].iter().sum::<f64>() / folds as f64,
+            })
+            .collect();
+        ranked.sort_by(|a, b| a.score.total_cmp(&b.score));
+        left = ranked.iter().take(left.len() / 2).map(|t| t.candidate.clone()).collect();
+        trials.extend(ranked);
+        steps *= 2;
+        round += 1;
+    }
+    let chosen = left.remove(0);
+    let members = runs.all(FOLDS, &mut progress, |fold| {
+        let seed = settings.seed.wrapping_add(fold as u64);
+        runs.one::<B>(&chosen, fold, last_steps, seed)
+    })?;
+    progress.finish();
+    if members.iter().all(|(fitted, _)| fitted.is_none()) {
+        return Err(Error::Data(
+            "training diverged with every setting; give a smaller --lr with --epochs".into(),
+        ));
+    }
+    Ok(Found {
+        members: members.into_iter().filter_map(|(fitted, _)| fitted).collect(),
+        chosen,
+        trials,
+        focus,
+    })
+}
+
+/// How many runs a search takes.
+fn count_runs(candidates: usize, rows: usize) -> usize {
+    let (mut left, mut round, mut count) = (candidates, 1, 0);
+    while left > 1 {
+        count += left * if rows < SMALL { round } else { 1 };
+        left /= 2;
+        round += 1;
+    }
+    count + FOLDS
+}
+
+fn candidates(settings: &FitSettings, prepared: &Prepared) -> Vec<Candidate> {
+    // A front stands between standardized variables and the network: bounds given by hand are those
+    // of both, and a partial or monotone network has none.
+    let free_bounds = matches!(prepared.bounds, BoundsMode::Distortion(_));
+    let front = free_bounds
+        && settings.householder.is_none()
+        && settings.params.is_empty()
+        && settings.model != ModelKind::MonLip;
+    let taus = match (free_bounds, settings.tau) {
+        (true, None) => vec![5.0, 25.0, 100.0, 400.0],
+        (true, Some(tau)) => vec![tau],
+        (false, _) => vec![f64::NAN],
+    };
+    let activations = match settings.activation {
+        Some(activation) => vec![activation],
+        None => vec![Activation::Relu, Activation::Tanh],
+    };
+    let hidden = settings.hidden.clone().unwrap_or(DEFAULT_HIDDEN.to_vec());
+    let lr = settings.lr.unwrap_or(5e-3);
+    let mut all = Vec::new();
+    for tau in taus {
+        for activation in &activations {
+            all.push(Candidate {
+                tau: Some(tau),
+                activation: *activation,
+                hidden: hidden.clone(),
+                lr,
+                front,
+            });
+        }
+    }
+    if front && settings.minimum.is_none() && settings.tau.is_none() {
+        all.push(Candidate {
+            tau: None,
+            activation: Activation::Identity,
+            hidden,
+            lr,
+            front,
+        });
+    }
+    all
+}
+
+/// Runs on parts of the rows.
+struct Runs<'a, D> {
+    settings: &'a FitSettings,
+    prepared: &'a Prepared,
+    /// Weights of the kept rows.
+    weights: Option<&'a [f64]>,
+    device: &'a D,
+}
+
+impl<D: Sync> Runs<'_, D> {
+    /// Does all jobs, several at a time, each on one thread.
+    fn all<R: Send>(
+        &self,
+        jobs: usize,
+        progress: &mut Progress,
+        work: impl Fn(usize) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
+        let threads = match self.settings.device {
+            bilip_burn::Device::Cpu => rayon::current_num_threads(),
+            _ => 1,
+        };
+        let next = AtomicUsize::new(0);
+        let found = Mutex::new((0..jobs).map(|_| None).collect::<Vec<Option<Result<R>>>>());
+        let progress = Mutex::new(progress);
+        std::thread::scope(|scope| {
+            for _ in 0..threads.min(jobs) {
+                scope.spawn(|| {
+                    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
+                    loop {
+                        let job = next.fetch_add(1, Ordering::Relaxed);
+                        if job >= jobs {
+                            break;
+                        }
+                        let result = match &pool {
+                            Ok(pool) => pool.install(|| work(job)),
+                            Err(error) => Err(Error::Data(format!("threads: {error}"))),
+                        };
+                        if let Ok(mut found) = found.lock() {
+                            found[job] = Some(result);
+                        }
+                        if let Ok(mut progress) = progress.lock() {
+                            progress.advance("");
+                        }
+                    }
+                });
+            }
+        });
+        let found = found.into_inner().map_err(|_| Error::Data("a run panicked".into()))?;
+        found
+            .into_iter()
+            .map(|r| r.unwrap_or_else(|| Err(Error::Data("a run panicked".into()))))
+            .collect()
+    }
+
+    /// One run: its model, none where training diverged, and its score on the part that it did not
+    /// see.
+    fn one<B: AutodiffBackend<Device = D>>(
+        &self,
+        candidate: &Candidate,
+        fold: usize,
+        steps: usize,
+        seed: u64,
+    ) -> Result<(Option<Fitted>, f64)> {
+        let prepared = self.prepared;
+        let Split { train, judged } = split(prepared.kept.count, fold);
+        let (rows, others) = (prepared.kept.select(&train), prepared.kept.select(&judged));
+        let pick = |rows: &[usize]| self.weights.map(|w| rows.iter().map(|r| w[*r]).collect::<Vec<_>>());
+        let (weights, other_weights) = (pick(&train), pick(&judged));
+        let recipe = self.recipe(candidate, &rows, weights.as_deref(), steps, seed);
+        let job = Job {
+            settings: self.settings,
+            prepared,
+            recipe: &recipe,
+            rows: &rows,
+            weights: weights.as_deref(),
+            watched: Some((&others, other_weights.as_deref())),
+            keep_best: true,
+            alone: false,
+            folder: None,
+        };
+        match train_model::<B>(&job, self.device) {
+            Ok(fitted) => {
+                let score = self.score(&fitted, &others, other_weights.as_deref())?;
+                Ok((Some(fitted), score))
+            }
+            Err(Error::Training(bilip_burn::Error::Diverged { .. })) => Ok((None, f64::INFINITY)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn recipe(
+        &self,
+        candidate: &Candidate,
+        rows: &Rows,
+        weights: Option<&[f64]>,
+        steps: usize,
+        seed: u64,
+    ) -> Recipe {
+        let (settings, prepared) = (self.settings, self.prepared);
+        let mut recipe = Recipe::plain(settings, prepared);
+        recipe.seed = seed;
+        recipe.hidden = candidate.hidden.clone();
+        recipe.activation = candidate.activation;
+        recipe.lr = candidate.lr;
+        recipe.blocks = settings.blocks.unwrap_or(DEFAULT_BLOCKS);
+        // Small tables take small batches, or there would be few steps in an epoch to shuffle.
+        recipe.batch = settings.batch.unwrap_or((rows.count / 8).next_power_of_two().clamp(16, 128));
+        recipe.epochs = steps.div_ceil(rows.count.div_ceil(recipe.batch)).max(1);
+        let (x, y) = (prepared.x.apply(&rows.x), prepared.y.apply(&rows.y));
+        let n = prepared.inputs.len();
+        if candidate.front {
+            let distortion = match candidate.tau {
+                Some(_) => FRONT_DISTORTION,
+                None => LINEAR_DISTORTION,
+            };
+            let front = match settings.model {
+                ModelKind::PlNet => {
+                    let penalty = if rows.count < 2 * feature_count(n) { 1e-1 } else { 1e-9 };
+                    Quadratic::fit(&x, n, &y, weights, penalty)
+                        .and_then(|q| Front::of_quadratic(&q, distortion, REACH))
+                }
+                _ => Front::of_map(&x, &prepared.p.apply(&rows.p), &y, n, distortion),
+            };
+            recipe.front = front.map(Arc::new);
+        }
+        if let Some(front) = &recipe.front {
+            // A front has the orientation of the data.
+            recipe.reversed = false;
+            recipe.untrained = candidate.tau.is_none();
+            if settings.model == ModelKind::PlNet {
+                // The level that fits best above the front's quadratic function.
+                let z = front.before(&x);
+                let (mut sum, mut total) = (0.0, 0.0);
+                for (r, z) in z.chunks_exact(n).enumerate() {
+                    let weight = weights.map_or(1.0, |w| w[r]);
+                    sum += weight * (y[r] - 0.5 * z.iter().map(|v| v * v).sum::<f64>());
+                    total += weight;
+                }
+                recipe.level = sum / total;
+            }
+        }
+        if let Some(tau) = candidate.tau.filter(|tau| tau.is_finite()) {
+            let front = recipe.front.as_ref().map_or(1.0, |f| f.distortion());
+            let asked = self.settings.tau.map(|tau| tau / front * (1.0 - 1e-6));
+            recipe.bounds = BoundsMode::Distortion(asked.unwrap_or(tau).max(1.0 + 1e-3));
+        }
+        recipe
+    }
+
+    /// How far off a model is where it matters.
+    fn score(&self, fitted: &Fitted, rows: &Rows, weights: Option<&[f64]>) -> Result<f64> {
+        let (model, prepared) = (&fitted.model, self.prepared);
+        if self.settings.model == ModelKind::PlNet {
+            let predicted = prepared.y.apply(&model.evaluate(&rows.x, &rows.p)?);
+            let y = prepared.y.apply(&rows.y);
+            let weight = |r: usize| weights.map_or(1.0, |w| w[r]);
+            let sum: f64 = (0..rows.count).map(|r| weight(r) * (predicted[r] - y[r]).powi(2)).sum();
+            return Ok(sum / (0..rows.count).map(weight).sum::<f64>());
+        }
+        let options = InverseOptions {
+            tolerance: model.natural_tolerance(),
+            ..Default::default()
+        };
+        let inverse = model.invert(&rows.y, &rows.p, &options)?;
+        let (found, x) = (prepared.x.apply(&inverse.x), prepared.x.apply(&rows.x));
+        let sum: f64 = found.iter().zip(&x).map(|(a, b)| (a - b).powi(2)).sum();
+        Ok(match sum.is_finite() {
+            true => sum / rows.count as f64,
+            false => f64::INFINITY,
+        })
+    }
+}
