@@ -1,10 +1,11 @@
 //! What the minimum of a fitted network says about the data. Measured, not proved: what is proved is
 //! proved of the network.
 
-use bilip::{InverseOptions, Model, Network, PlNet, Real, Stored};
+use bilip::{InverseOptions, Model};
 use serde::{Serialize, Serializer};
 
 use crate::error::Result;
+use crate::free::Free;
 use crate::prepare::{Prepared, Rows};
 use crate::search::{FOLDS, Found, Focus, joined};
 
@@ -17,9 +18,6 @@ const ERRORS: f64 = 3.0;
 
 /// A minimum nearer to an end of the data than this share of its range is at the edge.
 const EDGE: f64 = 0.01;
-
-/// A moved minimum may cost this much of the mean square error.
-const COST_OF_MOVING: f64 = 1.2;
 
 /// The share of rows that an interval is expected to cover.
 const COVERED: f64 = 0.9;
@@ -85,10 +83,11 @@ struct Evidence<'a> {
     /// Of every member: its minimizer and value.
     minima: Vec<(Vec<f64>, f64)>,
     models: Vec<&'a Model>,
+    judges: &'a [Free],
 }
 
-/// The model to keep, with its minimum where the evidence puts it, and what that is worth.
-pub(crate) fn answer(found: &Found, prepared: &Prepared) -> Result<Option<(Model, usize, Answer)>> {
+/// The member to keep, and what its minimum is worth.
+pub(crate) fn answer(found: &Found, prepared: &Prepared) -> Result<Option<(usize, Answer)>> {
     let (Some(focus), true) = (&found.focus, prepared.parameters.is_empty()) else {
         return Ok(None);
     };
@@ -107,14 +106,11 @@ pub(crate) fn answer(found: &Found, prepared: &Prepared) -> Result<Option<(Model
         focus,
         minima,
         models,
+        judges: &found.judges,
     };
     let chosen = evidence.choose()?;
-    let mut model = evidence.models[chosen].clone();
-    if let Some(moved) = evidence.moved(&model)? {
-        model = moved;
-    }
-    let answer = evidence.worth(&model)?;
-    Ok(Some((model, chosen, answer)))
+    let answer = evidence.worth(chosen)?;
+    Ok(Some((chosen, answer)))
 }
 
 impl Evidence<'_> {
@@ -126,8 +122,8 @@ impl Evidence<'_> {
         })
     }
 
-    /// The member whose minimizer all members together think lowest, one within the data if there
-    /// is any.
+    /// The member whose minimizer all members, or the free models where they are the better judges,
+    /// together think lowest, one within the data if there is any.
     fn choose(&self) -> Result<usize> {
         let mut best = (0, f64::INFINITY);
         let any = self.minima.iter().any(|(x, _)| self.within(x));
@@ -136,7 +132,10 @@ impl Evidence<'_> {
                 continue;
             }
             let mut sum = 0.0;
-            for model in &self.models {
+            for judge in self.judges {
+                sum += judge.values(&self.prepared.x.apply(x))[0];
+            }
+            for model in self.models.iter().filter(|_| self.judges.is_empty()) {
                 sum += model.evaluate(x, &[])?[0];
             }
             if sum < best.1 {
@@ -174,73 +173,11 @@ impl Evidence<'_> {
         Ok((square(&ours), square(&theirs)))
     }
 
-    /// The model with its minimum moved to where the free model has its own, if that is the better
-    /// judge of low rows, its minimum is inside the data, and the fit stays what it was.
-    fn moved(&self, model: &Model) -> Result<Option<Model>> {
-        let (rows, weights) = self.unseen();
-        let (ours, theirs) = self.squares(self.models[0], &rows)?;
-        let total = |squares: &[f64]| squares.iter().zip(&weights).map(|(s, w)| s * w).sum::<f64>();
-        if std::env::var("BILIP_TRY").is_ok() {
-            eprintln!("weighted squares: network {:.3e}, free {:.3e}", total(&ours), total(&theirs));
-        }
-        if total(&theirs) > total(&ours) {
-            return Ok(None);
-        }
-        let prepared = self.prepared;
-        let to_standard = |x: &[f64]| prepared.x.apply(x);
-        let bounds: Vec<(f64, f64)> = (prepared.ranges.iter().enumerate())
-            .map(|(k, (low, high))| {
-                let (center, scale) = (prepared.x.center[k], prepared.x.scale[k]);
-                ((low - center) / scale, (high - center) / scale)
-            })
-            .collect();
-        let mut starts: Vec<Vec<f64>> = self.minima.iter().map(|(x, _)| to_standard(x)).collect();
-        let kept = &prepared.kept;
-        let n = prepared.inputs.len();
-        let mut order: Vec<usize> = (0..kept.count).collect();
-        order.sort_by(|a, b| self.focus.weights[*b].total_cmp(&self.focus.weights[*a]));
-        starts.extend(order.iter().take(5).map(|r| to_standard(&kept.x[r * n..(r + 1) * n])));
-        let (z, _) = self.focus.free.lowest(&starts, &bounds, n);
-        let x: Vec<f64> = (z.iter().enumerate())
-            .map(|(k, v)| v * prepared.x.scale[k] + prepared.x.center[k])
-            .collect();
-        if !self.within(&x) {
-            return Ok(None);
-        }
-        let all = &self.focus.weights;
-        let error = |model: &Model| -> Result<(f64, f64)> {
-            let y = self.standardized(&kept.y);
-            let found = self.standardized(&model.evaluate(&kept.x, &[])?);
-            let weight: f64 = all.iter().sum();
-            let mean = (0..y.len()).map(|r| all[r] * (y[r] - found[r])).sum::<f64>() / weight;
-            let square = (0..y.len()).map(|r| all[r] * (y[r] - found[r]).powi(2)).sum::<f64>() / weight;
-            Ok((mean, square))
-        };
-        let (_, before) = error(model)?;
-        let Some(moved) = with_minimizer(model, &x, 0.0)? else {
-            return Ok(None);
-        };
-        // The level that fits best.
-        let (mean, _) = error(&moved)?;
-        let Some(moved) = with_minimizer(model, &x, mean * prepared.y.scale[0])? else {
-            return Ok(None);
-        };
-        let (_, after) = error(&moved)?;
-        if std::env::var("BILIP_TRY").is_ok() {
-            eprintln!("moved to {x:.4?}: {before:.3e} to {after:.3e}");
-        }
-        Ok((after <= COST_OF_MOVING * before).then_some(moved))
-    }
-
     /// What the minimum of a model is worth.
-    fn worth(&self, model: &Model) -> Result<Answer> {
+    fn worth(&self, chosen: usize) -> Result<Answer> {
         let prepared = self.prepared;
         let n = prepared.inputs.len();
-        let options = InverseOptions {
-            tolerance: model.natural_tolerance(),
-            ..Default::default()
-        };
-        let minimum = model.minimize(&[], &options)?.remove(0);
+        let (x, value) = &self.minima[chosen];
         let named = |x: &[f64]| -> Vec<(String, f64)> {
             prepared.inputs.iter().cloned().zip(x.iter().copied()).collect()
         };
@@ -249,7 +186,7 @@ impl Evidence<'_> {
         let mut outside = Vec::new();
         for (k, name) in prepared.inputs.iter().enumerate() {
             let (low, high) = prepared.ranges[k];
-            let (margin, value) = (EDGE * (high - low), minimum.x[k]);
+            let (margin, value) = (EDGE * (high - low), x[k]);
             if !(value > low + margin && value < high - margin) {
                 outside.push(format!("{name} = {} (data: {} to {})", short(value), short(low), short(high)));
             }
@@ -261,7 +198,7 @@ impl Evidence<'_> {
                 outside.join(", ")
             ));
         }
-        if inside_data && self.far_from_rows(&minimum.x) {
+        if inside_data && self.far_from_rows(x) {
             inside_data = false;
             doubts.push("the minimum is far from every row, farther than rows are from each other".into());
         }
@@ -299,13 +236,13 @@ impl Evidence<'_> {
             .into_iter()
             .flat_map(|rows| rows.x.chunks_exact(n).zip(rows.y.iter().copied()))
             .collect();
-        let rows_below = all.iter().filter(|(_, y)| *y < minimum.value).count();
+        let rows_below = all.iter().filter(|(_, y)| *y < *value).count();
         let best = all.iter().min_by(|a, b| a.1.total_cmp(&b.1));
         let best_row = Point {
             x: named(best.map_or(&[], |b| b.0)),
             value: best.map_or(f64::NAN, |b| b.1),
         };
-        let interval = self.interval(model, minimum.value)?;
+        let interval = self.interval(*value)?;
         let below = all.iter().filter(|(_, y)| *y < interval.0).count();
         if below as f64 > (0.05 * all.len() as f64).max(1.0) {
             doubts.push(format!(
@@ -318,8 +255,8 @@ impl Evidence<'_> {
             value: deviation(self.minima.iter().map(|m| m.1)),
         };
         Ok(Answer {
-            x: named(&minimum.x),
-            value: minimum.value,
+            x: named(x),
+            value: *value,
             inside_data,
             rows_below,
             best_row,
@@ -360,10 +297,9 @@ impl Evidence<'_> {
 
     /// Where a measurement at the minimizer is expected: the value and the errors of low rows that
     /// were not fitted, of a fifth of them.
-    fn interval(&self, model: &Model, value: f64) -> Result<(f64, f64)> {
+    fn interval(&self, value: f64) -> Result<(f64, f64)> {
         let (rows, weights) = self.unseen();
         let found = self.models[0].evaluate(&rows.x, &[])?;
-        let _ = model;
         let mut order: Vec<usize> = (0..rows.count).collect();
         order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
         order.truncate((rows.count / 5).max(10));
@@ -385,21 +321,4 @@ fn deviation(values: impl Iterator<Item = f64> + Clone) -> f64 {
 fn short(value: f64) -> String {
     let text = format!("{value:.3e}");
     text.parse::<f64>().map_or(text, |v| v.to_string())
-}
-
-/// A PL network with its minimum moved to a point and its level changed; `None` for other models.
-fn with_minimizer(model: &Model, x: &[f64], level: f64) -> Result<Option<Model>> {
-    fn moved<T: Real>(net: &Network<T>, x: &[f64], level: f64) -> Result<Option<Network<T>>> {
-        let Network::PlNet(f) = net else {
-            return Ok(None);
-        };
-        let x = x.iter().map(|v| T::round_from(*v)).collect();
-        let moved = PlNet::with_minimizer(f.net().clone(), f.offset() + level, x)?;
-        Ok(Some(Network::PlNet(moved)))
-    }
-    let found = match &model.network {
-        Stored::F32(net) => moved(net, x, level)?.map(Model::from),
-        Stored::F64(net) => moved(net, x, level)?.map(Model::from),
-    };
-    Ok(found)
 }

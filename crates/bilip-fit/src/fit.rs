@@ -117,11 +117,9 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
             let judged = crate::answer::answer(&found, &prepared)?;
             let mut members = found.members;
             match judged {
-                Some((model, chosen, found)) => {
+                Some((chosen, found)) => {
                     answer = Some(found);
-                    let mut fitted = members.swap_remove(chosen);
-                    fitted.model = model;
-                    fitted
+                    members.swap_remove(chosen)
                 }
                 None => members.swap_remove(0),
             }

@@ -14,6 +14,7 @@ pub(crate) struct Free {
     quadratic: Option<Quadratic>,
     mean: f64,
     process: Option<Process>,
+    penalty: f64,
     n: usize,
 }
 
@@ -34,6 +35,7 @@ impl Free {
             quadratic: None,
             mean,
             process: None,
+            penalty: 0.0,
             n,
         };
         let error = |free: &Free| {
@@ -46,6 +48,7 @@ impl Free {
         for penalty in &PENALTIES[lightest..] {
             let candidate = Free {
                 quadratic: Quadratic::fit(x, n, y, None, *penalty),
+                penalty: *penalty,
                 ..free.clone()
             };
             let found = error(&candidate);
@@ -64,6 +67,19 @@ impl Free {
                 (free, best) = (candidate, found);
             }
         }
+        free
+    }
+
+    /// The same model on other rows, its settings kept.
+    pub fn refit(&self, x: &[f64], y: &[f64]) -> Self {
+        let mut free = self.clone();
+        free.mean = y.iter().sum::<f64>() / y.len().max(1) as f64;
+        if self.quadratic.is_some() {
+            free.quadratic = Quadratic::fit(x, self.n, y, None, self.penalty);
+        }
+        free.process = None;
+        let left: Vec<f64> = free.values(x).iter().zip(y).map(|(a, b)| b - a).collect();
+        free.process = self.process.as_ref().and_then(|p| p.refit(x, &left));
         free
     }
 

@@ -52,8 +52,11 @@ pub(crate) struct Process {
     /// Rows in units of the length scales.
     rows: Vec<f64>,
     coefficients: Vec<f64>,
+    /// Logarithms of length scales and noise.
+    settings: Vec<f64>,
     /// Standard deviation of the noise.
-    pub noise: f64,
+    #[cfg_attr(not(test), expect(dead_code))]
+    noise: f64,
 }
 
 /// Rows in units of the length scales.
@@ -155,6 +158,16 @@ impl Process {
             }
         }
         let (_, settings) = best?;
+        Self::with_settings(x, y, smoothness, &settings)
+    }
+
+    /// The same process on other rows.
+    pub fn refit(&self, x: &[f64], y: &[f64]) -> Option<Self> {
+        Self::with_settings(x, y, self.smoothness, &self.settings)
+    }
+
+    fn with_settings(x: &[f64], y: &[f64], smoothness: Smoothness, settings: &[f64]) -> Option<Self> {
+        let n = settings.len() - 1;
         let rates: Vec<f64> = settings[..n].iter().map(|l| (-l).exp()).collect();
         let rows = y.len().min(MOST_ROWS);
         let scaled = scaled(&x[..rows * n], &rates);
@@ -167,6 +180,7 @@ impl Process {
             rates,
             rows: scaled,
             coefficients: (0..rows).map(|r| alpha[(r, 0)]).collect(),
+            settings: settings.to_vec(),
             noise: (variance * settings[n].exp()).sqrt(),
         })
     }

@@ -38,6 +38,8 @@ pub(crate) struct Recipe {
     pub untrained: bool,
     /// Whether the first target is fitted with its sign changed.
     pub reversed: bool,
+    /// Where the minimum is known to be, in the user's units.
+    pub minimum: Option<Vec<f64>>,
     /// What is taken off standardized targets: where the offset of a potential begins.
     pub level: f64,
 }
@@ -58,6 +60,7 @@ impl Recipe {
             front: None,
             untrained: false,
             reversed: prepared.reversed,
+            minimum: settings.minimum.clone(),
             level: 0.0,
         }
     }

@@ -62,6 +62,13 @@ pub(crate) struct Candidate {
     pub front: bool,
 }
 
+impl Candidate {
+    /// How much it can bend, for a choice between equals.
+    fn complexity(&self) -> f64 {
+        self.tau.unwrap_or(1.0)
+    }
+}
+
 /// What a run came to.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
@@ -69,6 +76,23 @@ pub(crate) struct Trial {
     pub steps: usize,
     /// The lower the better; infinite where training diverged.
     pub score: f64,
+    /// The same row by row.
+    parts: Vec<f64>,
+}
+
+impl Trial {
+    /// Whether another is better by more than the rows can be trusted to say: its mean is lower by a
+    /// standard error of the differences.
+    fn is_clearly_worse_than(&self, other: &Trial) -> bool {
+        if !self.score.is_finite() || self.parts.len() != other.parts.len() {
+            return other.score < self.score;
+        }
+        let count = self.parts.len().max(1) as f64;
+        let differences: Vec<f64> = self.parts.iter().zip(&other.parts).map(|(a, b)| a - b).collect();
+        let mean = differences.iter().sum::<f64>() / count;
+        let square = differences.iter().map(|d| (d - mean).powi(2)).sum::<f64>();
+        mean > square.sqrt() / count
+    }
 }
 
 /// What a search has found.
@@ -79,6 +103,8 @@ pub(crate) struct Found {
     pub trials: Vec<Trial>,
     /// Of a potential: weights of the kept rows, and the model without a guarantee.
     pub focus: Option<Focus>,
+    /// Where the free model is the better judge of low values: one for each part of the rows.
+    pub judges: Vec<Free>,
 }
 
 /// Which rows of a potential matter.
@@ -87,6 +113,8 @@ pub(crate) struct Focus {
     /// `1/(ŷ − lowest ŷ + floor)`, with ŷ what the free model says of the row, so that a row is not
     /// taken for a low one because of its noise.
     pub weights: Vec<f64>,
+    /// Weighted mean square error of the free model on rows that it has not seen.
+    pub error: f64,
     low: f64,
     floor: f64,
     spread: f64,
@@ -178,11 +206,16 @@ pub(crate) fn focus(prepared: &Prepared) -> Focus {
     let mut focus = Focus {
         weights: Vec::new(),
         free,
+        error: 0.0,
         low,
         floor,
         spread,
     };
     focus.weights = estimate.iter().map(|v| focus.weight(*v)).collect();
+    let weight = |r: &usize| focus.weights[*r];
+    let total: f64 = judged.iter().map(weight).sum();
+    let squares = judged.iter().map(|r| weight(r) * (estimate[*r] - all[*r]).powi(2));
+    focus.error = squares.sum::<f64>() / total;
     focus
 }
 
@@ -202,9 +235,11 @@ fn search<B: AutodiffBackend>(
     };
     let mut left = candidates(settings, prepared);
     let mut steps = (FIRST_STEPS * settings.budget).max(1.0) as usize;
-    let (mut trials, mut round) = (Vec::new(), 1);
+    let (mut trials, mut round) = (Vec::<Trial>::new(), 1);
     let last_steps = (LAST_STEPS * settings.budget).max(1.0) as usize;
     let mut progress = Progress::new(settings.progress, 0, count_runs(left.len(), prepared.kept.count), "runs");
+    let mut chosen = left[0].clone();
+    let mut score = f64::INFINITY;
     while left.len() > 1 {
         let folds = if prepared.kept.count < SMALL { round } else { 1 };
         let jobs: Vec<(usize, usize)> = (0..left.len())
@@ -212,28 +247,64 @@ fn search<B: AutodiffBackend>(
             .collect();
         let scores = runs.all(jobs.len(), &mut progress, |j| {
             let (k, fold) = jobs[j];
-            let (_, score) = runs.one::<B>(&left[k], fold, steps, settings.seed)?;
-            Ok(score)
+            let (_, parts) = runs.one::<B>(&left[k], fold, steps, settings.seed, None)?;
+            Ok(parts)
         })?;
         let mut ranked: Vec<Trial> = (left.iter().enumerate())
-            .map(|(k, candidate)| Trial {
-                candidate: candidate.clone(),
-                steps,
-                score: scores[k * folds..(k + 1) * folds].iter().sum::<f64>() / folds as f64,
+            .map(|(k, candidate)| {
+                let parts: Vec<f64> = scores[k * folds..(k + 1) * folds].concat();
+                Trial {
+                    candidate: candidate.clone(),
+                    steps,
+                    score: parts.iter().sum::<f64>() / parts.len().max(1) as f64,
+                    parts,
+                }
             })
             .collect();
         ranked.sort_by(|a, b| a.score.total_cmp(&b.score));
-        left = ranked.iter().take(left.len() / 2).map(|t| t.candidate.clone()).collect();
+        // The simplest of those that are about as good as the best.
+        let equal = ranked.iter().filter(|t| !t.is_clearly_worse_than(&ranked[0]));
+        if let Some(trial) = equal.min_by(|a, b| a.candidate.complexity().total_cmp(&b.candidate.complexity())) {
+            (chosen, score) = (trial.candidate.clone(), trial.score);
+        }
+        let mut better: Vec<Candidate> =
+            (ranked.iter().take(left.len().div_ceil(2))).map(|t| t.candidate.clone()).collect();
+        // What costs nothing stays to the end.
+        if let Some(linear) = left.iter().find(|c| c.tau.is_none() && !better.contains(c)) {
+            better.pop();
+            better.push(linear.clone());
+        }
         trials.extend(ranked);
+        if left.len() == 2 {
+            break;
+        }
+        left = better;
         steps *= 2;
         round += 1;
     }
-    let chosen = left.remove(0);
+    let judges = match &focus {
+        Some(focus) if focus.error <= score && settings.minimum.is_none() && settings.params.is_empty() => {
+            runs.judges(focus)
+        }
+        _ => Vec::new(),
+    };
+    let known: Vec<Option<Vec<f64>>> = (0..FOLDS)
+        .map(|fold| judges.get(fold).and_then(|judge| runs.lowest(judge, fold)))
+        .collect();
+    let known = if known.iter().all(|x| x.is_some()) { known } else { vec![None; FOLDS] };
+    if std::env::var("BILIP_TRY").is_ok() {
+        eprintln!("free error {:.3e}, chosen {:?} score {:.3e}, known {:.4?}", focus.as_ref().map_or(0.0, |f| f.error), chosen.tau, score, known[0]);
+    }
     let members = runs.all(FOLDS, &mut progress, |fold| {
         let seed = settings.seed.wrapping_add(fold as u64);
-        runs.one::<B>(&chosen, fold, last_steps, seed)
+        runs.one::<B>(&chosen, fold, last_steps, seed, known[fold].as_deref())
     })?;
     progress.finish();
+    if std::env::var("BILIP_TRY").is_ok() {
+        for (_, parts) in &members {
+            eprintln!("member {:.3e}", parts.iter().sum::<f64>() / parts.len() as f64);
+        }
+    }
     if members.iter().all(|(fitted, _)| fitted.is_none()) {
         return Err(Error::Data(
             "training diverged with every setting; give a smaller --lr with --epochs".into(),
@@ -243,6 +314,7 @@ fn search<B: AutodiffBackend>(
         members: members.into_iter().filter_map(|(fitted, _)| fitted).collect(),
         chosen,
         trials,
+        judges: if known[0].is_some() { judges } else { Vec::new() },
         focus,
     })
 }
@@ -252,7 +324,10 @@ fn count_runs(candidates: usize, rows: usize) -> usize {
     let (mut left, mut round, mut count) = (candidates, 1, 0);
     while left > 1 {
         count += left * if rows < SMALL { round } else { 1 };
-        left /= 2;
+        if left == 2 {
+            break;
+        }
+        left = left.div_ceil(2);
         round += 1;
     }
     count + FOLDS
@@ -355,21 +430,25 @@ impl<D: Sync> Runs<'_, D> {
             .collect()
     }
 
-    /// One run: its model, none where training diverged, and its score on the part that it did not
-    /// see.
+    /// One run: its model, none where training diverged, and its score on every row of the part that
+    /// it did not see. The minimum may be known.
     fn one<B: AutodiffBackend<Device = D>>(
         &self,
         candidate: &Candidate,
         fold: usize,
         steps: usize,
         seed: u64,
-    ) -> Result<(Option<Fitted>, f64)> {
+        known: Option<&[f64]>,
+    ) -> Result<(Option<Fitted>, Vec<f64>)> {
         let prepared = self.prepared;
         let Split { train, judged } = split(prepared.kept.count, fold);
         let (rows, others) = (prepared.kept.select(&train), prepared.kept.select(&judged));
         let pick = |rows: &[usize]| self.weights.map(|w| rows.iter().map(|r| w[*r]).collect::<Vec<_>>());
         let (weights, other_weights) = (pick(&train), pick(&judged));
-        let recipe = self.recipe(candidate, &rows, weights.as_deref(), steps, seed);
+        let mut recipe = self.recipe(candidate, &rows, weights.as_deref(), steps, seed);
+        if let Some(x) = known.filter(|_| !recipe.untrained) {
+            recipe.minimum = Some(x.to_vec());
+        }
         let job = Job {
             settings: self.settings,
             prepared,
@@ -383,10 +462,10 @@ impl<D: Sync> Runs<'_, D> {
         };
         match train_model::<B>(&job, self.device) {
             Ok(fitted) => {
-                let score = self.score(&fitted, &others, other_weights.as_deref())?;
-                Ok((Some(fitted), score))
+                let parts = self.score(&fitted, &others, other_weights.as_deref())?;
+                Ok((Some(fitted), parts))
             }
-            Err(Error::Training(bilip_burn::Error::Diverged { .. })) => Ok((None, f64::INFINITY)),
+            Err(Error::Training(bilip_burn::Error::Diverged { .. })) => Ok((None, vec![f64::INFINITY])),
             Err(error) => Err(error),
         }
     }
@@ -450,15 +529,54 @@ impl<D: Sync> Runs<'_, D> {
         recipe
     }
 
-    /// How far off a model is where it matters.
-    fn score(&self, fitted: &Fitted, rows: &Rows, weights: Option<&[f64]>) -> Result<f64> {
+    /// The free model on the rows of every part.
+    fn judges(&self, focus: &Focus) -> Vec<Free> {
+        (0..FOLDS)
+            .map(|fold| {
+                let rows = self.prepared.kept.select(&split(self.prepared.kept.count, fold).train);
+                focus.free.refit(&joined(self.prepared, &rows), &self.prepared.y.apply(&rows.y))
+            })
+            .collect()
+    }
+
+    /// Where a free model has its lowest value, in the user's units; none at the edge of the data.
+    fn lowest(&self, judge: &Free, fold: usize) -> Option<Vec<f64>> {
+        let prepared = self.prepared;
+        let n = prepared.inputs.len();
+        let rows = prepared.kept.select(&split(prepared.kept.count, fold).train);
+        let x = prepared.x.apply(&rows.x);
+        let values = judge.values(&x);
+        let mut order: Vec<usize> = (0..rows.count).collect();
+        order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
+        let starts: Vec<Vec<f64>> = (order.iter().take(10)).map(|r| x[r * n..(r + 1) * n].to_vec()).collect();
+        let bounds: Vec<(f64, f64)> = (prepared.ranges.iter().enumerate())
+            .map(|(k, (low, high))| {
+                let (center, scale) = (prepared.x.center[k], prepared.x.scale[k]);
+                ((low - center) / scale, (high - center) / scale)
+            })
+            .collect();
+        let (z, _) = judge.lowest(&starts, &bounds, n);
+        let inside = z.iter().zip(&bounds).all(|(v, (low, high))| {
+            let margin = 0.01 * (high - low);
+            *v > low + margin && *v < high - margin
+        });
+        inside.then(|| {
+            (z.iter().enumerate())
+                .map(|(k, v)| v * prepared.x.scale[k] + prepared.x.center[k])
+                .collect()
+        })
+    }
+
+    /// How far off a model is where it matters, row by row; the mean is its score.
+    fn score(&self, fitted: &Fitted, rows: &Rows, weights: Option<&[f64]>) -> Result<Vec<f64>> {
         let (model, prepared) = (&fitted.model, self.prepared);
         if self.settings.model == ModelKind::PlNet {
             let predicted = prepared.y.apply(&model.evaluate(&rows.x, &rows.p)?);
             let y = prepared.y.apply(&rows.y);
             let weight = |r: usize| weights.map_or(1.0, |w| w[r]);
-            let sum: f64 = (0..rows.count).map(|r| weight(r) * (predicted[r] - y[r]).powi(2)).sum();
-            return Ok(sum / (0..rows.count).map(weight).sum::<f64>());
+            let mean = (0..rows.count).map(weight).sum::<f64>() / rows.count.max(1) as f64;
+            let part = |r: usize| weight(r) / mean * (predicted[r] - y[r]).powi(2);
+            return Ok((0..rows.count).map(part).collect());
         }
         let options = InverseOptions {
             tolerance: model.natural_tolerance(),
@@ -466,10 +584,11 @@ impl<D: Sync> Runs<'_, D> {
         };
         let inverse = model.invert(&rows.y, &rows.p, &options)?;
         let (found, x) = (prepared.x.apply(&inverse.x), prepared.x.apply(&rows.x));
-        let sum: f64 = found.iter().zip(&x).map(|(a, b)| (a - b).powi(2)).sum();
-        Ok(match sum.is_finite() {
-            true => sum / rows.count as f64,
-            false => f64::INFINITY,
-        })
+        let n = prepared.inputs.len();
+        let part = |(a, b): (&[f64], &[f64])| match a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>() {
+            sum if sum.is_finite() => sum,
+            _ => f64::INFINITY,
+        };
+        Ok(found.chunks_exact(n).zip(x.chunks_exact(n)).map(part).collect())
     }
 }

@@ -95,7 +95,7 @@ pub(crate) fn train_model<B: AutodiffBackend>(job: &Job<'_>, device: &B::Device)
         }
         (ModelKind::PlNet, true) => {
             let net = recipe.net_config(settings).init::<B>(device)?;
-            let model = match &settings.minimum {
+            let model = match &recipe.minimum {
                 None => PlNet::new(net),
                 Some(x) => {
                     let x = prepared.x.apply(x);
@@ -104,7 +104,7 @@ pub(crate) fn train_model<B: AutodiffBackend>(job: &Job<'_>, device: &B::Device)
                 }
             };
             let trained = trained(model, job)?;
-            let minimum = settings.minimum.as_deref();
+            let minimum = recipe.minimum.as_deref();
             store(
                 settings.precision,
                 &trained,
