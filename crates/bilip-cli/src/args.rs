@@ -6,6 +6,8 @@ use bilip::{Activation, Method};
 use bilip_burn::Device;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::fit_table::TableOptions;
+
 /// Networks with proved bounds: fit, certify, invert, minimize.
 #[derive(Parser, Debug)]
 #[command(
@@ -94,12 +96,12 @@ pub enum OptimizerName {
 #[derive(Args, Debug)]
 #[command(
     next_line_help = false,
-    after_help = "Every column is scaled by its own factor (of a monlip, all inputs and all targets by one), and --mu, --nu and --tau are bounds of these standardized variables; with --in-units they are bounds in your units, for which all inputs share one factor. The report is in your units always. The bounds of a classifier say how much its features stretch standardized distances [default: 0.5 to 2].\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
+    after_help = "Every column is scaled by its own factor (of a monlip, all inputs and all targets by one), and --mu, --nu and --tau are bounds of these standardized variables; with --in-units they are bounds in your units, for which all inputs share one factor. The report is in your units always. The bounds of a classifier say how much its features stretch standardized distances [default: 0.5 to 2].\n\nCOLUMNS are names, numbers from 1, or ranges of positions with both ends (2-5, a..d), with commas between them; a column that is really called so comes first, and a name with a comma is put in quotes ('\"a,b\",c'). A first column without a name, as pandas and R write it, and columns whose values are all alike are no inputs unless --inputs names them.\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
 )]
 pub struct Fit {
-    /// Table: .csv (with a header or not), .npy, or - for CSV on standard input
+    /// Table: .csv (with a header or not), .npy or .parquet, also as .gz, or - for standard input
     pub data: PathBuf,
-    /// Target columns, by name or number (from 1)
+    /// Target columns, by name, number (from 1) or range: loss, 3, 2-5, a..d, '"a,b",c'
     #[arg(long, required = true, value_delimiter = ',', value_name = "COLUMNS")]
     pub target: Vec<String>,
     /// Input columns; all others if not given
@@ -108,6 +110,8 @@ pub struct Fit {
     /// Parameter columns: the guarantee holds in the inputs for each of their values
     #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
     pub params: Vec<String>,
+    #[command(flatten)]
+    pub table: TableOptions,
     /// plnet, bilipnet, monlip or classifier
     #[arg(long, value_enum, default_value_t = ModelName::Plnet, hide_possible_values = true, value_name = "KIND")]
     pub model: ModelName,

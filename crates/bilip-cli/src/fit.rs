@@ -13,7 +13,7 @@ use crate::table::{self, check_file};
 use crate::{Outcome, args::ModelName};
 
 pub fn run(args: &args::Fit) -> Result<Outcome> {
-    let settings = settings(args);
+    let settings = args.table.apply(settings(args))?;
     settings.device.check()?;
     settings.check().map_err(as_option)?;
     let inputs: Vec<&Path> = vec![&args.data];
@@ -111,6 +111,7 @@ fn settings(args: &args::Fit) -> FitSettings {
 fn print(args: &args::Fit) -> String {
     let settings = format!("{args:?}").replace(&format!("resume: {}", args.resume), "");
     let settings = settings.replace(&format!("metrics: {:?}", args.metrics), "");
+    let settings = args.table.forget_defaults(&settings);
     // Without bounds, a run of version 0.1.0 had the settings of one of today.
     let given = args.mu.is_some() || args.nu.is_some() || args.tau.is_some();
     match given {

@@ -10,7 +10,7 @@ use bilip_burn::{
 use burn::module::AutodiffModule;
 use burn::tensor::backend::AutodiffBackend;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::folder::Folder;
 use crate::freeze::{freeze_classifier, freeze_monlip, freeze_partial_plnet, freeze_plnet, partial, scaled};
 use crate::named::NamedModel;
@@ -92,6 +92,9 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     settings.device.check()?;
     settings.check()?;
     let prepared = prepare(settings, table)?;
+    if prepared.weights.is_some() {
+        return Err(Error::setting("weights", "training does not use weights yet; leave it out"));
+    }
     check_parameters(settings, width(settings, prepared.inputs.len()))?;
     let folder = (settings.checkpoints.as_ref())
         .map(|(path, print)| Folder::new(path, print, table, prepared.reversed));
@@ -104,7 +107,8 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     let source = Path::new(table.source());
     let data = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy();
     remember(&mut fitted, settings, &prepared, &data);
-    let mut warnings = fitted.warnings;
+    let mut warnings = prepared.warnings;
+    warnings.extend(fitted.warnings);
     if nothing_to_resume {
         warnings.push("nothing to resume: there are no checkpoints; started from the beginning".into());
     }
@@ -342,6 +346,9 @@ fn remember(fitted: &mut Fitted, settings: &FitSettings, prepared: &Prepared, da
     }
     if !prepared.classes.is_empty() {
         note("classes", json(&prepared.classes));
+    }
+    if !prepared.categories.is_empty() {
+        note("categories", serde_json::json!(prepared.categories).to_string());
     }
     note("input_ranges", serde_json::json!(prepared.ranges).to_string());
     note("data", data.to_string());

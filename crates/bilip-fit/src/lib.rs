@@ -4,6 +4,7 @@
 //! No arguments are parsed and nothing is printed here (but progress, where it is asked for): the
 //! program and other callers stand on it alike.
 
+mod columns;
 mod error;
 mod fit;
 mod folder;
@@ -17,6 +18,7 @@ mod standard;
 mod table;
 pub mod text;
 
+pub use columns::MissingValues;
 pub use error::{Error, Result};
 pub use fit::{Fit, fit};
 pub use named::NamedModel;

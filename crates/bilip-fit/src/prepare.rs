@@ -1,8 +1,11 @@
 //! From a table and the settings to rows in standardized variables and the settings of networks.
 
+use std::collections::BTreeMap;
+
 use bilip::{Bounds, Rng};
 use bilip_burn::{BiLipNetConfig, BoundsMode, Columns, Dataset, MonLipConfig, OrthogonalKind, shuffled};
 
+use crate::columns::choose;
 use crate::error::{Error, Result, ensure};
 use crate::orientation::is_reversed;
 use crate::settings::{FitSettings, ModelKind};
@@ -43,6 +46,12 @@ pub(crate) struct Prepared {
     pub validation: Option<Dataset>,
     /// The names of the classes, for a classifier.
     pub classes: Vec<String>,
+    /// The categories of columns of words, the first of each without a variable.
+    pub categories: BTreeMap<String, Vec<String>>,
+    /// Weights of the rows of training and validation, in the order of `raw`.
+    pub weights: Option<[Vec<f64>; 2]>,
+    /// What the user should know of the columns.
+    pub warnings: Vec<String>,
     /// Rows of training and validation in the user's units: x, p, y.
     pub raw: [[Vec<f64>; 3]; 2],
 }
@@ -73,30 +82,15 @@ pub(crate) fn check_parameters(settings: &FitSettings, n: usize) -> Result<()> {
 }
 
 pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared> {
-    let find = |names: &[String]| names.iter().map(|n| table.find(n)).collect::<Result<Vec<_>>>();
-    let targets = find(&settings.target).map_err(|e| e.of_setting("target"))?;
-    let parameters = find(&settings.params).map_err(|e| e.of_setting("params"))?;
-    let inputs = match &settings.inputs {
-        Some(names) => find(names).map_err(|e| e.of_setting("inputs"))?,
-        None => (0..table.columns())
-            .filter(|k| !targets.contains(k) && !parameters.contains(k))
-            .collect(),
-    };
-    let mut seen = Vec::new();
-    for k in inputs.iter().chain(&parameters).chain(&targets) {
-        ensure!(
-            !seen.contains(k),
-            "column {:?} is named twice among inputs, parameters and targets",
-            table.name(*k)
-        );
-        seen.push(*k);
-    }
+    let classifier = settings.model == ModelKind::Classifier;
+    let chosen = choose(settings, table, classifier)?;
+    let table = &*chosen.table;
+    let (inputs, parameters, targets) = (chosen.inputs, chosen.parameters, chosen.targets);
     ensure!(
         !inputs.is_empty(),
         "no columns are left for the inputs; the table has {}",
         table.columns()
     );
-    let classifier = settings.model == ModelKind::Classifier;
     match settings.model {
         ModelKind::PlNet | ModelKind::Classifier if targets.len() != 1 => {
             let kind = if classifier { "classifier" } else { "plnet" };
@@ -109,9 +103,13 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
             return Err(Error::setting(
                 "target",
                 format!(
-                    "{} targets for {} inputs; this model needs as many of the one as of the other",
+                    "{} targets for {} inputs; this model needs as many of the one as of the other{}",
                     targets.len(),
-                    inputs.len()
+                    inputs.len(),
+                    match &chosen.warnings[..] {
+                        [] => String::new(),
+                        notes => format!(" ({})", notes.join("; ")),
+                    }
                 ),
             ));
         }
@@ -280,6 +278,9 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
         bounds,
         ranges,
         classes,
+        categories: chosen.categories,
+        weights: (chosen.weights).map(|w| [rows_of(&w, 1, kept), rows_of(&w, 1, held_out)]),
+        warnings: chosen.warnings,
         raw,
     })
 }
