@@ -111,9 +111,8 @@ fn weights(table: &Table, column: usize) -> Result<Vec<f64>> {
 }
 
 fn roles(settings: &FitSettings, table: &Table, warnings: &mut Vec<String>) -> Result<Roles> {
-    let find = |names: &[String], setting: &'static str| {
-        table.find_all(names).map_err(|e| e.of_setting(setting))
-    };
+    let find =
+        |names: &[String], setting: &'static str| table.find_all(names).map_err(|e| e.of_setting(setting));
     let targets = find(&settings.target, "target")?;
     let parameters = find(&settings.params, "params")?;
     let excluded = find(&settings.exclude, "exclude")?;
@@ -122,11 +121,18 @@ fn roles(settings: &FitSettings, table: &Table, warnings: &mut Vec<String>) -> R
         Some(name) => Some(table.find(name).map_err(|e| e.of_setting("weights"))?),
         None => None,
     };
-    let taken: Vec<usize> = targets.iter().chain(&parameters).chain(&weights).copied().collect();
+    let taken: Vec<usize> = targets
+        .iter()
+        .chain(&parameters)
+        .chain(&weights)
+        .copied()
+        .collect();
     let inputs: Vec<usize> = match &settings.inputs {
         Some(names) => find(names, "inputs")?,
         None => {
-            let index = table.index().filter(|k| !taken.contains(k) && !excluded.contains(k));
+            let index = table
+                .index()
+                .filter(|k| !taken.contains(k) && !excluded.contains(k));
             warnings.extend(index.map(|k| {
                 let number = k + 1;
                 format!("column {number} has no name and is left out of the inputs; name it by its number to use it")
@@ -173,7 +179,9 @@ fn check_words(roles: &Roles, table: &Table) -> Result<()> {
         if let Some(reason) = table.first_word(*k) {
             let name = shown(&table.name(*k));
             let advice = match reason.ends_with("is not a number") {
-                true => format!("; --categories {name} makes variables of its words, --exclude {name} leaves it out"),
+                true => format!(
+                    "; --categories {name} makes variables of its words, --exclude {name} leaves it out"
+                ),
                 false => String::new(),
             };
             bail!("{reason}{advice}");
@@ -191,7 +199,10 @@ fn without_gaps<'a>(
     warnings: &mut Vec<String>,
 ) -> Result<Cow<'a, Table>> {
     let is_words = |k: &usize| roles.categories.contains(k) || (classes && roles.targets.contains(k));
-    let used = (roles.inputs.iter()).chain(&roles.parameters).chain(&roles.targets).chain(&roles.weights);
+    let used = (roles.inputs.iter())
+        .chain(&roles.parameters)
+        .chain(&roles.targets)
+        .chain(&roles.weights);
     // Columns with gaps: which rows, and whether their mean can be put there.
     let gaps: Vec<(usize, Vec<usize>, bool)> = used
         .map(|k| {
@@ -216,7 +227,11 @@ fn without_gaps<'a>(
             "{first}; {} in {}: --na drop leaves out {}, --na mean puts in the means of inputs",
             counted(count, "missing value"),
             counted(left_out, "row"),
-            if left_out == 1 { "the row".into() } else { format!("the {left_out} rows") },
+            if left_out == 1 {
+                "the row".into()
+            } else {
+                format!("the {left_out} rows")
+            },
         );
     }
     if left_out > 0 {

@@ -93,7 +93,10 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     settings.check()?;
     let prepared = prepare(settings, table)?;
     if prepared.weights.is_some() {
-        return Err(Error::setting("weights", "training does not use weights yet; leave it out"));
+        return Err(Error::setting(
+            "weights",
+            "training does not use weights yet; leave it out",
+        ));
     }
     check_parameters(settings, width(settings, prepared.inputs.len()))?;
     let folder = (settings.checkpoints.as_ref())

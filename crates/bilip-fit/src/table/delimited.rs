@@ -44,9 +44,9 @@ pub(super) fn read(bytes: &[u8], source: String) -> Result<Table> {
                     FirstLine::Either { names: true } => (true, Some("as names of columns, not as a row")),
                     FirstLine::Either { names: false } => (false, Some("as a row, not as names of columns")),
                 };
-                notes.extend(doubt.map(|how| {
-                    format!("{source}, line {line}: has numbers and words; read {how}")
-                }));
+                notes.extend(
+                    doubt.map(|how| format!("{source}, line {line}: has numbers and words; read {how}")),
+                );
                 if names {
                     header = Some(Header::new(&cells, &source)?);
                     continue;
@@ -58,7 +58,9 @@ pub(super) fn read(bytes: &[u8], source: String) -> Result<Table> {
         {
             header.fit(&cells, separator);
         }
-        if header.as_ref().is_some_and(|h| h.trailing && cells.len() == h.names.len() + 1)
+        if header
+            .as_ref()
+            .is_some_and(|h| h.trailing && cells.len() == h.names.len() + 1)
             && let Some(last) = cells.pop()
         {
             ensure!(
@@ -166,13 +168,15 @@ impl<'a> Lines<'a> {
         }
         let comment = self.comment?;
         // The sign is a part of the name where nothing is between them.
-        let bare = comment[1..].starts_with([' ', '\t']).then(|| comment[1..].trim_start());
+        let bare = comment[1..]
+            .starts_with([' ', '\t'])
+            .then(|| comment[1..].trim_start());
         bare.into_iter().chain([comment]).find_map(|text| {
             let mut record = StringRecord::new();
             csv_reader(text, separator, None).read_record(&mut record).ok()?;
             let cells = cells_of(&record, separator);
-            let names = cells.len() == row.len()
-                && !cells.iter().any(|c| c.is_empty() || is_number(c, separator));
+            let names =
+                cells.len() == row.len() && !cells.iter().any(|c| c.is_empty() || is_number(c, separator));
             names.then(|| Header::new(&cells, source).ok()).flatten()
         })
     }

@@ -62,7 +62,9 @@ fn windows<'a>(bytes: &[u8], first: usize, source: &str) -> Result<(Cow<'a, str>
     };
     let text: String = bytes.iter().map(character).collect();
     ensure!(
-        !text.chars().any(|c| c.is_control() && !"\t\n\r\u{b}\u{c}".contains(c)),
+        !text
+            .chars()
+            .any(|c| c.is_control() && !"\t\n\r\u{b}\u{c}".contains(c)),
         "{source}: neither text nor another table that is known"
     );
     // The word around the first of these bytes, for users to see whether it is right.

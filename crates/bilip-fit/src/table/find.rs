@@ -68,7 +68,9 @@ impl Table {
             .split_once('-')
             .filter(|(a, b)| is_number(a.trim()) && is_number(b.trim()));
         // A name may have the dots, too.
-        let names = what.match_indices("..").map(|(k, _)| (&what[..k], &what[k + 2..]));
+        let names = what
+            .match_indices("..")
+            .map(|(k, _)| (&what[..k], &what[k + 2..]));
         for (first, last) in numbers.into_iter().chain(names) {
             if let (Some(a), Some(b)) = (self.lookup(first.trim()), self.lookup(last.trim())) {
                 ensure!(

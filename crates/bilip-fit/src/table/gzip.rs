@@ -43,7 +43,9 @@ mod tests {
         let both = [packed(b"a,b\n"), packed(b"1,2\n")].concat();
         assert_eq!(unpacked(&both, "x", 100).unwrap(), b"a,b\n1,2\n");
         let one = packed(b"a,b\n1,2\n");
-        let error = unpacked(&one[..one.len() - 6], "x.gz", 100).unwrap_err().to_string();
+        let error = unpacked(&one[..one.len() - 6], "x.gz", 100)
+            .unwrap_err()
+            .to_string();
         assert_eq!(error, "x.gz: the gzip file is damaged or cut short");
         let bomb = packed(&vec![b'1'; 3 << 20]);
         assert!(bomb.len() < 10_000);

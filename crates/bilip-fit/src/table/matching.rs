@@ -148,9 +148,10 @@ impl Table {
     /// Whether the table has the columns of a model's variables, by their names.
     pub fn has(&self, variables: &Variables) -> bool {
         let has = |name: &str| (0..self.columns).any(|k| self.name(k) == *name);
-        variables.origins().iter().all(|o| {
-            o.names.iter().all(|n| has(n)) || (o.categories.is_some() && has(o.name))
-        })
+        variables
+            .origins()
+            .iter()
+            .all(|o| o.names.iter().all(|n| has(n)) || (o.categories.is_some() && has(o.name)))
     }
 
     fn places_of(&self, variables: &Variables, origins: &[Origin]) -> Option<Vec<Found>> {

@@ -16,11 +16,7 @@ const NOT_READ: [(&[u8], &str, &str); 7] = [
         "a zip archive (.xlsx and .npz files are, too)",
         "save the table as .csv or .npy",
     ),
-    (
-        b"\xd0\xcf\x11\xe0",
-        "an old Excel file",
-        "save the table as .csv",
-    ),
+    (b"\xd0\xcf\x11\xe0", "an old Excel file", "save the table as .csv"),
     (
         b"\x28\xb5\x2f\xfd",
         "compressed with zstd",

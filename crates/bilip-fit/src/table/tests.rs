@@ -30,10 +30,7 @@ fn plain_tables_have_the_fingerprint_of_the_version_before() {
         bytes.extend(words.as_bytes());
         crc32fast::hash(&bytes)
     };
-    assert_eq!(
-        crc("a,b\n1,2\n3,4.5\n"),
-        bytes("a,b,", &[1.0, 2.0, 3.0, 4.5], "")
-    );
+    assert_eq!(crc("a,b\n1,2\n3,4.5\n"), bytes("a,b,", &[1.0, 2.0, 3.0, 4.5], ""));
     assert_eq!(crc("1;2\n3;4\n"), bytes("1,2,", &[1.0, 2.0, 3.0, 4.0], ""));
     assert_eq!(
         crc("a,b\n1.50,2\nx,4\n"),
@@ -118,7 +115,10 @@ fn a_sign_that_is_part_of_a_name_stays() {
     assert_eq!(names(&read("%Fe,%Si\n1,2\n3,4\n")), ["%Fe", "%Si"]);
     assert_eq!(names(&read("#time,loss\n1,2\n")), ["#time", "loss"]);
     // A sentence that is no header.
-    assert_eq!(names(&read("# made in March, by hand, twice\n1,2\n3,4\n")), ["1", "2"]);
+    assert_eq!(
+        names(&read("# made in March, by hand, twice\n1,2\n3,4\n")),
+        ["1", "2"]
+    );
 }
 
 #[test]
@@ -153,9 +153,7 @@ fn missing_values_are_known_and_matter_where_they_are_used() {
     // A class may be called "-", a number not.
     let table = read("a,class\n1,+\n2,-\n3,+\n");
     assert_eq!(table.classes(1).unwrap().1, ["+", "-"]);
-    assert!(
-        error("a,b\n1,inf\n", &[1]).contains("line 2, column b: inf is not a finite number"),
-    );
+    assert!(error("a,b\n1,inf\n", &[1]).contains("line 2, column b: inf is not a finite number"),);
 }
 
 #[test]
@@ -227,7 +225,10 @@ fn compressed_tables_are_read_and_other_files_named() {
 
 #[test]
 fn variables_of_categories_are_made_of_words() {
-    let categories = BTreeMap::from([("color".to_string(), vec!["blue".into(), "green".into(), "red".into()])]);
+    let categories = BTreeMap::from([(
+        "color".to_string(),
+        vec!["blue".into(), "green".into(), "red".into()],
+    )]);
     let variables = Variables {
         names: ["t", "color=green", "color=red", "u"].map(String::from).to_vec(),
         unnamed: false,
