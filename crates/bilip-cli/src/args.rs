@@ -230,7 +230,7 @@ pub struct At {
 pub struct Eval {
     /// Model file
     pub model: PathBuf,
-    /// Table of inputs: .csv, .npy or -; columns are found by name, or taken in order
+    /// Table of inputs, as of fit, or -; columns are found by name, or taken in order
     #[arg(short, long)]
     pub input: PathBuf,
     /// Table to write: .csv, .npy or -
@@ -245,7 +245,7 @@ pub struct Eval {
 pub struct Invert {
     /// Model file
     pub model: PathBuf,
-    /// Table of outputs y: .csv, .npy or -
+    /// Table of outputs y, as of fit, or -
     #[arg(short, long)]
     pub input: PathBuf,
     /// Table of x to write: .csv, .npy or -

@@ -386,3 +386,125 @@ fn encode(table: &mut Cow<'_, Table>, roles: &mut Roles, categories: &[Category]
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::ModelKind;
+
+    fn table(text: &str) -> Table {
+        Table::from_bytes(text.as_bytes(), "t.csv").unwrap()
+    }
+
+    fn settings() -> FitSettings {
+        FitSettings::new(ModelKind::PlNet, &["y"])
+    }
+
+    fn names(table: &Table, columns: &[usize]) -> Vec<String> {
+        columns.iter().map(|k| table.name(*k)).collect()
+    }
+
+    #[test]
+    fn weights_go_with_the_rows_that_are_left() {
+        let table = table("a,w,y\n1,0.5,1\n2,1,NA\n3,2,3\n,3,4\n");
+        let settings = FitSettings {
+            weights: Some("w".into()),
+            na: MissingValues::Drop,
+            ..settings()
+        };
+        let chosen = choose(&settings, &table, false).unwrap();
+        assert_eq!(chosen.weights, Some(vec![0.5, 2.0]));
+        assert_eq!(names(&chosen.table, &chosen.inputs), ["a"]);
+        assert_eq!(chosen.table.select(&[0, 2]).unwrap(), [1.0, 1.0, 3.0, 3.0]);
+        assert_eq!(
+            settings.row_weights(&table).unwrap(),
+            Some(vec![0.5, 1.0, 2.0, 3.0])
+        );
+        let filled = FitSettings {
+            na: MissingValues::Mean,
+            ..settings
+        };
+        let chosen = choose(&filled, &table, false).unwrap();
+        // The mean of the rows that are left, 1 and 3.
+        assert_eq!(
+            chosen.table.select(&[0, 2]).unwrap(),
+            [1.0, 1.0, 3.0, 3.0, 2.0, 4.0]
+        );
+    }
+
+    #[test]
+    fn what_is_no_weight_is_refused() {
+        for (cells, message) in [
+            (["1", "-2"], "negative weight, -2"),
+            (["0", "0"], "are 0"),
+            (["1", "inf"], "inf is not a finite number"),
+            (["1", ""], "the cell is empty"),
+            (["1", "x"], "\"x\" is not a number"),
+        ] {
+            let table = table(&format!("a,w,y\n1,{},1\n2,{},2\n", cells[0], cells[1]));
+            let settings = FitSettings {
+                weights: Some("w".into()),
+                ..settings()
+            };
+            let error = settings.row_weights(&table).unwrap_err().to_string();
+            assert!(
+                error.starts_with("weights: ") && error.contains(message),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn categories_stand_where_their_column_stood() {
+        let rows: String = (0..12)
+            .map(|k| {
+                format!(
+                    "{k},{},{},{},{}\n",
+                    ["u", "v"][k % 2],
+                    k * k,
+                    [3, 1, 20][k % 3],
+                    k
+                )
+            })
+            .collect();
+        let table = table(&format!("a,side,b,zone,y\n{rows}"));
+        let settings = FitSettings {
+            categories: vec!["zone".into(), "side".into()],
+            params: vec!["zone".into()],
+            ..settings()
+        };
+        let chosen = choose(&settings, &table, false).unwrap();
+        assert_eq!(names(&chosen.table, &chosen.inputs), ["a", "side=v", "b"]);
+        assert_eq!(names(&chosen.table, &chosen.parameters), ["zone=3", "zone=20"]);
+        assert_eq!(chosen.categories["zone"], ["1", "3", "20"]);
+        let zones = chosen.table.select(&chosen.parameters).unwrap();
+        assert_eq!(zones[..6], [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+        // The table of the run is the one that was given.
+        assert_eq!(table.columns(), 5);
+    }
+
+    #[test]
+    fn constant_columns_are_left_out_unless_they_are_named() {
+        let rows: String = (0..12).map(|k| format!("{k},5,{}\n", k * k)).collect();
+        let table = table(&format!("a,five,y\n{rows}"));
+        let chosen = choose(&settings(), &table, false).unwrap();
+        assert_eq!(names(&chosen.table, &chosen.inputs), ["a"]);
+        assert!(chosen.warnings[0].contains("five") && chosen.warnings.len() == 1);
+        let named = FitSettings {
+            inputs: Some(vec!["a".into(), "five".into()]),
+            ..settings()
+        };
+        assert_eq!(choose(&named, &table, false).unwrap().inputs, [0, 1]);
+        let as_they_are = FitSettings {
+            no_standardize: true,
+            ..settings()
+        };
+        assert_eq!(choose(&as_they_are, &table, false).unwrap().inputs, [0, 1]);
+        let none = FitSettings {
+            exclude: vec!["a".into()],
+            ..settings()
+        };
+        let error = choose(&none, &table, false).err().map(|e| e.to_string());
+        assert!(error.is_some_and(|e| e.contains("no columns are left") && e.contains("five")));
+    }
+}
