@@ -240,10 +240,9 @@ fn names_with_commas_and_columns_that_cannot_be() {
             format!("{a},{b},{},{y},x", if k == 0 { -1 } else { 1 })
         }),
     );
-    let run = place
-        .command()
-        .args(["fit", "t.csv", "--target", "y", "--inputs", "b,\"a, left\""]);
-    let run = Run::from(run.args(TINY.split_whitespace()).output().unwrap());
+    let mut command = place.command();
+    command.args(["fit", "t.csv", "--target", "y", "--inputs", "b,\"a, left\""]);
+    let run = Run::from(command.args(TINY.split_whitespace()).output().unwrap());
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert_eq!(inputs(&place), serde_json::json!(["b", "a, left"]));
     let cases = [

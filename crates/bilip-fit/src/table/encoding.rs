@@ -30,9 +30,8 @@ pub(super) fn text<'a>(bytes: &'a [u8], source: &str) -> Result<(Cow<'a, str>, O
         },
     };
     if text.contains('\0') {
-        let every_second = bytes.iter().step_by(2).all(|b| *b == 0) || is_wide(bytes);
         ensure!(
-            !every_second,
+            !(has_zeros(bytes, 0) || has_zeros(bytes, 1)),
             "{source}: looks like UTF-16 without its mark; save it as UTF-8"
         );
         bail!("{source}: neither text nor another table that is known");
@@ -40,9 +39,9 @@ pub(super) fn text<'a>(bytes: &'a [u8], source: &str) -> Result<(Cow<'a, str>, O
     Ok((text, None))
 }
 
-/// Whether every second byte is zero, from the second on.
-fn is_wide(bytes: &[u8]) -> bool {
-    bytes.iter().skip(1).step_by(2).all(|b| *b == 0)
+/// Whether every second byte is zero, as in UTF-16 of plain English.
+fn has_zeros(bytes: &[u8], first: usize) -> bool {
+    bytes.len() >= 4 && bytes.iter().skip(first).step_by(2).all(|b| *b == 0)
 }
 
 fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16, source: &str) -> Result<String> {

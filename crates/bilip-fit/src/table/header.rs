@@ -26,11 +26,15 @@ pub(super) fn first_line(cells: &[&str], separator: u8) -> FirstLine {
         (true, _) => FirstLine::Names,
         (false, false) if are_counted(cells) => FirstLine::Names,
         (false, false) => FirstLine::Row,
-        // Whole numbers, each once, are names that programs give to columns; others are data.
-        (false, true) => FirstLine::Either {
-            names: numbers.iter().all(|n| n.parse::<u32>().is_ok())
-                && (1..cells.len()).all(|k| !cells[..k].contains(&cells[k])),
-        },
+        // Whole numbers that grow, such as years, are names that programs give to columns; others
+        // are data.
+        (false, true) => {
+            let whole: Option<Vec<u32>> = numbers.iter().map(|n| n.parse().ok()).collect();
+            let distinct = (1..cells.len()).all(|k| !cells[..k].contains(&cells[k]));
+            FirstLine::Either {
+                names: distinct && whole.is_some_and(|n| n.is_sorted()),
+            }
+        }
     }
 }
 
@@ -139,7 +143,8 @@ mod tests {
             (&["Na", "Mg"], FirstLine::Names),
             (&["name", "2019", "2020"], either(true)),
             (&["5.1", "3.5", "setosa"], either(false)),
-            (&["39", "x", "13", "y", "13"], either(false)),
+            (&["39", "x", "77516", "y", "13"], either(false)),
+            (&["1", "x", "1"], either(false)),
         ] {
             assert_eq!(first_line(cells, b','), expected, "{cells:?}");
         }

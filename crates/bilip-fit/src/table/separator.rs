@@ -28,7 +28,7 @@ pub(super) fn guess(text: &str) -> u8 {
     let Some(first) = lines.first() else {
         return b',';
     };
-    let count = |separator: u8| split(first, separator).len() - 1;
+    let count = |separator: u8| split(first, separator).len().saturating_sub(1);
     let visible = [b',', b';', b'\t', b'|'].into_iter().filter(|s| count(*s) > 0);
     let best = visible.max_by_key(|s| (rank(&lines, *s), count(*s), *s == b','));
     let spaces = || (count(b' ') > 0 && rank(&lines, b' ').0 > 0).then_some(b' ');
@@ -39,7 +39,7 @@ pub(super) fn guess(text: &str) -> u8 {
 /// of 1,000 cells are numbers then.
 fn rank(lines: &[&str], separator: u8) -> (u8, usize) {
     let rows: Vec<Vec<&str>> = lines.iter().map(|l| split(l, separator)).collect();
-    let width = rows[rows.len() - 1].len();
+    let width = rows.last().map_or(0, Vec::len);
     let same = rows.iter().skip(1).all(|row| row.len() == width);
     let evenness = match rows[0].len() {
         first if same && first == width => 2,

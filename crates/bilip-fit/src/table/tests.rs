@@ -235,11 +235,11 @@ fn variables_of_categories_are_made_of_words() {
         categories,
     };
     assert_eq!(variables.columns(), ["t", "color", "u"]);
-    let expected = [1.0, 0.0, 1.0, 5.0, 2.0, 0.0, 0.0, 6.0];
+    let expected = [1.0, 0.0, 1.0, 0.5, 2.0, 0.0, 0.0, 6.0];
     for text in [
-        "u,color,t,more\n5,red,1,0\n6,blue,2,0\n",
-        "t,color=green,color=red,u\n1,0,1,5\n2,0,0,6\n",
-        "1,red,5\n2,blue,6\n",
+        "u,color,t,more\n0.5,red,1,0\n6,blue,2,0\n",
+        "t,color=green,color=red,u\n1,0,1,0.5\n2,0,0,6\n",
+        "1,red,0.5\n2,blue,6\n",
     ] {
         let table = read(text);
         assert_eq!(table.matching(&variables).unwrap().unwrap(), expected, "{text}");
