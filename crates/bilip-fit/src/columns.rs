@@ -150,9 +150,6 @@ fn roles(settings: &FitSettings, table: &Table, warnings: &mut Vec<String>) -> R
             !seen.contains(k),
             "column {name:?} is named twice among inputs, parameters, targets and weights"
         );
-        if excluded.contains(k) {
-            return Err(Error::setting("exclude", format!("column {name:?} is needed")));
-        }
         seen.push(*k);
     }
     for k in &categories {

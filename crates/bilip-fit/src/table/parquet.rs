@@ -26,7 +26,12 @@ fn rows(bytes: &[u8], source: &str) -> Result<Table> {
         // Its own words may have several lines.
         let text = e.to_string();
         let line = text.lines().next().unwrap_or_default();
-        Error::Data(format!("{source}: not a Parquet file that can be read: {line}"))
+        Error::Data(match line.split_once("Disabled feature at compile time: ") {
+            Some((_, name)) => {
+                format!("{source}: compression by {name} is not read; write it with snappy, gzip or zstd")
+            }
+            None => format!("{source}: not a Parquet file that can be read: {line}"),
+        })
     };
     let file = SerializedFileReader::new(Bytes::copy_from_slice(bytes)).map_err(problem)?;
     let schema = file.metadata().file_metadata().schema_descr().root_schema_ptr();

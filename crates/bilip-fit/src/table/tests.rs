@@ -277,3 +277,26 @@ fn no_bytes_make_a_panic() {
         }
     }
 }
+
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet_files_of_pandas_and_polars_are_read_and_damaged_ones_refused() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    for (file, index) in [("pandas.parquet", Some(4)), ("polars.parquet", None)] {
+        let table = Table::read(folder.join(file)).unwrap();
+        assert_eq!(names(&table)[..4], ["a", "n", "on", "color"]);
+        assert_eq!((table.rows(), table.index()), (4, index));
+        assert_eq!(
+            table.select(&[1, 2]).unwrap(),
+            [1.0, 1.0, 2.0, 0.0, 3.0, 1.0, 4.0, 0.0]
+        );
+        assert_eq!(table.missing_rows(0, false), [2]);
+        assert_eq!(table.missing_rows(3, true), [3]);
+        assert_eq!(table.with_rows(&[0, 1, 2]).classes(3).unwrap().1, ["blue", "red"]);
+        let bytes = std::fs::read(folder.join(file)).unwrap();
+        for length in [4, 8, 100, bytes.len() / 2, bytes.len() - 1] {
+            let error = Table::from_bytes(&bytes[..length], "t").unwrap_err().to_string();
+            assert!(error.starts_with("t: ") && error.lines().count() == 1, "{error}");
+        }
+    }
+}
