@@ -96,15 +96,15 @@ pub enum OptimizerName {
 #[derive(Args, Debug)]
 #[command(
     next_line_help = false,
-    after_help = "Every column is scaled by its own factor (of a monlip, all inputs and all targets by one), and --mu, --nu and --tau are bounds of these standardized variables; with --in-units they are bounds in your units, for which all inputs share one factor. The report is in your units always. The bounds of a classifier say how much its features stretch standardized distances [default: 0.5 to 2].\n\nCOLUMNS are names, numbers from 1, or ranges of positions with both ends (2-5, a..d), with commas between them; a column that is really called so comes first, and a name with a comma is put in quotes ('\"a,b\",c'). A first column without a name, as pandas and R write it, and columns whose values are all alike are no inputs unless --inputs names them.\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
+    after_help = "Every column is scaled by its own factor (of a monlip, all inputs and all targets by one), and --mu, --nu and --tau are bounds of these standardized variables; with --in-units they are bounds in your units, for which all inputs share one factor. The report is in your units always. The bounds of a classifier say how much its features stretch standardized distances [default: 0.5 to 2].\n\nCOLUMNS are names, numbers from 1, or ranges of positions (2-5, a..d), with commas between them; an exact name comes first, and one with a comma is put in quotes ('\"a,b\",c').\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
 )]
 pub struct Fit {
     /// Table: .csv (with a header or not), .npy or .parquet, also as .gz, or - for standard input
     pub data: PathBuf,
-    /// Target columns, by name, number (from 1) or range: loss, 3, 2-5, a..d, '"a,b",c'
+    /// Target columns, by name or number (from 1)
     #[arg(long, required = true, value_delimiter = ',', value_name = "COLUMNS")]
     pub target: Vec<String>,
-    /// Input columns; all others if not given
+    /// Input columns; all others with a name that are not constant if not given
     #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
     pub inputs: Option<Vec<String>>,
     /// Parameter columns: the guarantee holds in the inputs for each of their values

@@ -20,15 +20,13 @@ pub struct TableOptions {
     /// Columns to leave out of the inputs
     #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
     pub exclude: Vec<String>,
-    /// Input or parameter columns of words: each category but the first becomes a variable of 0 and
-    /// 1, color=red
+    /// Columns of words: each category but the first is a variable of 0 and 1 (color=red)
     #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
     pub categories: Vec<String>,
     /// Column of the rows' weights, none of them negative
     #[arg(long, value_name = "COLUMN")]
     pub weights: Option<String>,
-    /// Missing values (empty, NA, N/A, NaN, null, ?, -, .) in columns that are used: error, drop
-    /// (leave out the rows) or mean (of the column, for inputs; rows without a target are left out)
+    /// Missing values (NA, ?, …): error, drop (the rows) or mean (of the column)
     #[arg(long, value_enum, default_value_t = Na::Error, hide_possible_values = true, value_name = "error|drop|mean")]
     pub na: Na,
 }

@@ -352,3 +352,29 @@ fn files_that_cannot_be_read_are_named() {
     );
     assert_eq!(inputs(&place), serde_json::json!(["größe", "b"]));
 }
+
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet_files_are_tables() {
+    let place = Place::new();
+    place.write(
+        "t.csv",
+        table("n,color,y", |k, (a, _, y)| {
+            format!("{a},{},{y}", ["red", "blue"][k % 2])
+        }),
+    );
+    fit(&place, "t.csv --target y --categories color");
+    let file = common::repository("crates/bilip-fit/tests/fixtures/pandas.parquet");
+    std::fs::copy(file, place.path("t.parquet")).unwrap();
+    refused(
+        &place,
+        "eval m.safetensors -i t.parquet",
+        "t.parquet, row 4, column color: the cell is empty",
+    );
+    fit(&place, "t.csv --target y --inputs n");
+    place.write("n.csv", "n\n1\n2\n3\n4\n");
+    assert_eq!(
+        place.ok("eval m.safetensors -i t.parquet"),
+        place.ok("eval m.safetensors -i n.csv")
+    );
+}
