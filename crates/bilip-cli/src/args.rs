@@ -6,6 +6,8 @@ use bilip::{Activation, Method};
 use bilip_burn::Device;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::fit_table::TableOptions;
+
 /// Networks with proved bounds: fit, certify, invert, minimize.
 #[derive(Parser, Debug)]
 #[command(
@@ -94,20 +96,22 @@ pub enum OptimizerName {
 #[derive(Args, Debug)]
 #[command(
     next_line_help = false,
-    after_help = "Every column is scaled by its own factor (of a monlip, all inputs and all targets by one), and --mu, --nu and --tau are bounds of these standardized variables; with --in-units they are bounds in your units, for which all inputs share one factor. The report is in your units always. The bounds of a classifier say how much its features stretch standardized distances [default: 0.5 to 2].\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
+    after_help = "Every column is scaled by its own factor (of a monlip, all inputs and all targets by one), and --mu, --nu and --tau are bounds of these standardized variables; with --in-units they are bounds in your units, for which all inputs share one factor. The report is in your units always. The bounds of a classifier say how much its features stretch standardized distances [default: 0.5 to 2].\n\nCOLUMNS are names, numbers from 1, or ranges of positions (2-5, a..d), with commas between them; an exact name comes first, and one with a comma is put in quotes ('\"a,b\",c').\n\nExample:\n  bilip fit examples/oven.csv --target loss -o oven.safetensors\n  bilip fit examples/moons.csv --target class --model classifier -o moons.safetensors"
 )]
 pub struct Fit {
-    /// Table: .csv (with a header or not), .npy, or - for CSV on standard input
+    /// Table: .csv (with a header or not), .npy or .parquet, also as .gz, or - for standard input
     pub data: PathBuf,
     /// Target columns, by name or number (from 1)
     #[arg(long, required = true, value_delimiter = ',', value_name = "COLUMNS")]
     pub target: Vec<String>,
-    /// Input columns; all others if not given
+    /// Input columns; all others with a name that are not constant if not given
     #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
     pub inputs: Option<Vec<String>>,
     /// Parameter columns: the guarantee holds in the inputs for each of their values
     #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
     pub params: Vec<String>,
+    #[command(flatten)]
+    pub table: TableOptions,
     /// plnet, bilipnet, monlip or classifier
     #[arg(long, value_enum, default_value_t = ModelName::Plnet, hide_possible_values = true, value_name = "KIND")]
     pub model: ModelName,
@@ -167,7 +171,12 @@ pub struct Fit {
     #[arg(long)]
     pub quick: bool,
     /// Steps of the search, in units of the default: 2 takes twice as long
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true, value_name = "FACTOR")]
+    #[arg(
+        long,
+        default_value_t = 1.0,
+        allow_negative_numbers = true,
+        value_name = "FACTOR"
+    )]
     pub budget: f64,
     /// Passes through the table, in one plain fit [default: 300]
     #[arg(long)]
@@ -234,7 +243,7 @@ pub struct At {
 pub struct Eval {
     /// Model file
     pub model: PathBuf,
-    /// Table of inputs: .csv, .npy or -; columns are found by name, or taken in order
+    /// Table of inputs, as of fit, or -; columns are found by name, or taken in order
     #[arg(short, long)]
     pub input: PathBuf,
     /// Table to write: .csv, .npy or -
@@ -249,7 +258,7 @@ pub struct Eval {
 pub struct Invert {
     /// Model file
     pub model: PathBuf,
-    /// Table of outputs y: .csv, .npy or -
+    /// Table of outputs y, as of fit, or -
     #[arg(short, long)]
     pub input: PathBuf,
     /// Table of x to write: .csv, .npy or -

@@ -13,7 +13,7 @@ use crate::table::{self, check_file};
 use crate::{Outcome, args::ModelName};
 
 pub fn run(args: &args::Fit) -> Result<Outcome> {
-    let settings = settings(args);
+    let settings = args.table.apply(settings(args))?;
     settings.device.check()?;
     settings.check().map_err(as_option)?;
     let inputs: Vec<&Path> = vec![&args.data];
@@ -203,6 +203,8 @@ fn print(args: &args::Fit) -> String {
     let settings = format!("{:?}", remembered::Fit::from(args));
     // Two options that do not matter left their commas.
     let settings = settings.replace(", json: ", ", , , json: ");
+    // Options that are newer, where they are used.
+    let settings = settings + &args.table.given();
     // Without bounds, a run of version 0.1.0 had the settings of one of today.
     let given = args.mu.is_some() || args.nu.is_some() || args.tau.is_some();
     match given {

@@ -9,6 +9,7 @@ mod describe;
 mod export;
 mod fit;
 mod fit_report;
+mod fit_table;
 mod import;
 mod memory;
 mod model;

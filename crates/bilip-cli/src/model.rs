@@ -98,6 +98,19 @@ impl Asked for NamedModel {
                         );
                         values
                     }
+                    // Categories by their names.
+                    None if variables.columns() != names && !Path::new(text).exists() => {
+                        let cells: Vec<&str> = text.split(',').collect();
+                        let row = variables.row(&cells).with_context(|| format!("--at {text}"))?;
+                        row.with_context(|| {
+                            format!(
+                                "--at {text}: {} cells, but the model has {} parameters ({})",
+                                cells.len(),
+                                variables.columns().len(),
+                                text::list(&variables.columns())
+                            )
+                        })?
+                    }
                     None => {
                         let table = table::read(Path::new(text)).context("--at")?;
                         table.matching(&variables)?.with_context(|| {
@@ -116,7 +129,7 @@ impl Asked for NamedModel {
                 Ok(values)
             }
             (_, None) => table
-                .filter(|t| names.iter().all(|n| (0..t.columns()).any(|k| t.name(k) == *n)))
+                .filter(|t| t.has(&variables))
                 .and_then(|t| t.matching(&variables).transpose())
                 .transpose()?
                 .with_context(|| {

@@ -7,19 +7,25 @@ use anyhow::{Context, Result, ensure};
 use bilip::write_file;
 use bilip_fit::Table;
 
-use crate::text::print;
+use crate::text::{print, shown};
 
-/// Reads a table; `-` is standard input.
+/// Reads a table and says what is to be known of how it was read; `-` is standard input.
 pub fn read(path: &Path) -> Result<Table> {
-    if !is_stream(path) {
-        return Ok(Table::read(path)?);
+    let table = match is_stream(path) {
+        false => Table::read(path)?,
+        true => {
+            let mut bytes = Vec::new();
+            std::io::stdin()
+                .lock()
+                .read_to_end(&mut bytes)
+                .context("standard input")?;
+            Table::from_bytes(&bytes, "standard input")?
+        }
+    };
+    for note in table.notes() {
+        eprintln!("warning: {}", shown(note));
     }
-    let mut bytes = Vec::new();
-    std::io::stdin()
-        .lock()
-        .read_to_end(&mut bytes)
-        .context("standard input")?;
-    Ok(Table::from_bytes(&bytes, "standard input")?)
+    Ok(table)
 }
 
 /// Whether a path stands for standard input, or as an output for standard output.

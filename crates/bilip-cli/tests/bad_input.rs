@@ -26,7 +26,10 @@ fn prepare() -> Place {
         "twice.csv",
         good.replacen("temperature,minutes", "minutes,minutes", 1),
     );
-    place.write("unnamed.csv", good.replacen("temperature,minutes", ",minutes", 1));
+    place.write(
+        "unnamed.csv",
+        good.replacen("temperature,minutes", "temperature,", 1),
+    );
     let words = |class: &dyn Fn(usize) -> String| -> String {
         (0..20)
             .map(|k| format!("{},{k},{}\n", k * k, class(k)))
@@ -133,7 +136,7 @@ fn every_bad_input_is_one_clear_message() {
         (fit("one.csv", ""), "1 rows are too few"),
         (
             fit("nan.csv", ""),
-            "nan.csv, line 2, column minutes: nan is not a finite",
+            "nan.csv, line 2, column minutes: nan stands for a missing value; 1 missing value in 1 row: --na drop leaves out the row",
         ),
         (
             fit("inf.csv", ""),
@@ -149,16 +152,16 @@ fn every_bad_input_is_one_clear_message() {
         ),
         (fit("short.csv", ""), "short.csv, line 2: 2 cells where 3"),
         (fit("twice.csv", ""), "two columns are called \"minutes\""),
-        (fit("unnamed.csv", ""), "column 1 has no name"),
-        (fit("binary.csv", ""), "neither text nor a NumPy file"),
+        (fit("unnamed.csv", ""), "column 2 has no name"),
+        (fit("binary.csv", ""), "begins like text in UTF-16 and is damaged"),
         (fit("fake.npy", ""), "not a NumPy file"),
-        (fit("table.parquet", ""), "convert it to .csv or .npy"),
+        (fit("table.parquet", ""), "table.parquet: "),
         (fit("cut.npy", ""), "cut.npy: the file is cut short"),
         (fit("lie.npy", ""), "lie.npy: the file is cut short"),
         (fit("cube.npy", ""), "no column \"loss\""),
         (fit("words.npy", ""), "words.npy"),
         (
-            "fit constant.csv --target 3 -o out.safetensors".into(),
+            "fit constant.csv --target 3 --inputs 1,2 -o out.safetensors".into(),
             "input column 1: its values are all alike",
         ),
         (
@@ -168,7 +171,7 @@ fn every_bad_input_is_one_clear_message() {
         ("fit huge.csv --target 1 -o out.safetensors".into(), "column 2"),
         (
             "fit damaged.csv --target 3 -o out.safetensors".into(),
-            "\"NA\" is not a number, and the line is not a header",
+            "damaged.csv, line 1, column 2: NA stands for a missing value",
         ),
         (
             "fit damaged2.csv --target 3 -o out.safetensors".into(),
@@ -417,7 +420,7 @@ fn every_bad_input_is_one_clear_message() {
         ),
         (
             "fit class-hole.csv --target class --model classifier -o out.safetensors".into(),
-            "class-hole.csv, column class: there are empty cells",
+            "class-hole.csv, line 4, column class: the cell is empty",
         ),
         (
             "fit classes.csv --target class --model classifier --inputs a,text -o out.safetensors".into(),

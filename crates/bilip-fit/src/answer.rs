@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use crate::error::Result;
 use crate::free::Free;
 use crate::prepare::{Prepared, Rows};
-use crate::search::{FOLDS, Found, Focus, joined};
+use crate::search::{FOLDS, Focus, Found, joined};
 
 /// A free model is clearly better when it leaves less than this share of the mean square that the
 /// network leaves, the network leaves more than this share of the variance, and the difference is
@@ -188,7 +188,12 @@ impl Evidence<'_> {
             let (low, high) = prepared.ranges[k];
             let (margin, value) = (EDGE * (high - low), x[k]);
             if !(value > low + margin && value < high - margin) {
-                outside.push(format!("{name} = {} (data: {} to {})", short(value), short(low), short(high)));
+                outside.push(format!(
+                    "{name} = {} (data: {} to {})",
+                    short(value),
+                    short(low),
+                    short(high)
+                ));
             }
         }
         let mut inside_data = outside.is_empty();
@@ -306,7 +311,10 @@ impl Evidence<'_> {
         let mut errors: Vec<f64> = order.iter().map(|r| (rows.y[*r] - found[*r]).abs()).collect();
         errors.sort_by(f64::total_cmp);
         let at = ((errors.len() + 1) as f64 * COVERED).ceil() as usize;
-        let width = errors.get(at.clamp(1, errors.len()) - 1).copied().unwrap_or(f64::NAN);
+        let width = errors
+            .get(at.clamp(1, errors.len()) - 1)
+            .copied()
+            .unwrap_or(f64::NAN);
         Ok((value - width, value + width))
     }
 }

@@ -85,7 +85,7 @@ impl Fit {
 pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     settings.device.check()?;
     settings.check()?;
-    let prepared = prepare(settings, table)?;
+    let mut prepared = prepare(settings, table)?;
     let recipe = Recipe::plain(settings, &prepared);
     check_parameters(settings, &recipe)?;
     let folder = (settings.checkpoints.as_ref())
@@ -98,8 +98,9 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
             prepared: &prepared,
             recipe: &recipe,
             rows: &prepared.kept,
-            weights: None,
-            watched: Some((&prepared.held_out, None)).filter(|(rows, _)| rows.count > 0),
+            weights: prepared.kept.weights.as_deref(),
+            watched: Some((&prepared.held_out, prepared.held_out.weights.as_deref()))
+                .filter(|(rows, _)| rows.count > 0),
             keep_best: false,
             alone: true,
             folder: folder.as_ref(),
@@ -111,7 +112,10 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
             })??;
             if std::env::var("BILIP_TRY").is_ok() {
                 for t in &found.trials {
-                    eprintln!("{:?} {:?} {} {:.3e}", t.candidate.tau, t.candidate.activation, t.steps, t.score);
+                    eprintln!(
+                        "{:?} {:?} {} {:.3e}",
+                        t.candidate.tau, t.candidate.activation, t.steps, t.score
+                    );
                 }
             }
             let judged = crate::answer::answer(&found, &prepared)?;
@@ -128,7 +132,8 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     let source = Path::new(table.source());
     let data = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy();
     remember(&mut fitted, settings, &prepared, &data);
-    let mut warnings = fitted.warnings;
+    let mut warnings = std::mem::take(&mut prepared.warnings);
+    warnings.extend(fitted.warnings);
     if nothing_to_resume {
         warnings.push("nothing to resume: there are no checkpoints; started from the beginning".into());
     }
@@ -164,6 +169,9 @@ fn remember(fitted: &mut Fitted, settings: &FitSettings, prepared: &Prepared, da
     }
     if !prepared.classes.is_empty() {
         note("classes", json(&prepared.classes));
+    }
+    if !prepared.categories.is_empty() {
+        note("categories", serde_json::json!(prepared.categories).to_string());
     }
     note("input_ranges", serde_json::json!(prepared.ranges).to_string());
     note("data", data.to_string());

@@ -5,6 +5,7 @@
 //! program and other callers stand on it alike.
 
 mod answer;
+mod columns;
 mod error;
 mod fit;
 mod folder;
@@ -18,14 +19,15 @@ mod process;
 mod quadratic;
 mod quality;
 mod recipe;
-mod settings;
 mod search;
+mod settings;
 mod standard;
 mod table;
 pub mod text;
 mod work;
 
 pub use answer::{Answer, Point};
+pub use columns::MissingValues;
 pub use error::{Error, Result};
 pub use fit::{Fit, fit};
 pub use named::NamedModel;

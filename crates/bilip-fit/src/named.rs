@@ -1,5 +1,6 @@
 //! A model with the names of its variables.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use bilip::Model;
@@ -78,7 +79,17 @@ impl NamedModel {
         Variables {
             unnamed: stored.is_none(),
             names: stored.unwrap_or_else(|| (1..=count).map(|k| format!("{prefix}{k}")).collect()),
+            categories: self.categories(),
         }
+    }
+
+    /// The columns of words that it was fitted to, with their categories; the first of each has no
+    /// variable.
+    fn categories(&self) -> BTreeMap<String, Vec<String>> {
+        let stored = self.model.provenance.get("categories");
+        stored
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default()
     }
 
     /// x.
@@ -108,7 +119,7 @@ impl NamedModel {
             let names = classes.iter().map(|c| format!("p({c})"));
             return Variables {
                 names: names.chain(["uncertainty".to_string()]).collect(),
-                unnamed: false,
+                ..Variables::default()
             };
         }
         if self.model.is_potential() {

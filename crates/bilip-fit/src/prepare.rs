@@ -1,8 +1,11 @@
 //! From a table and the settings to rows in standardized variables and the settings of networks.
 
+use std::collections::BTreeMap;
+
 use bilip::{Bounds, Rng};
 use bilip_burn::{BoundsMode, Columns, Dataset, shuffled};
 
+use crate::columns::choose;
 use crate::error::{Error, Result, ensure};
 use crate::orientation::is_reversed;
 use crate::recipe::{DEFAULT_BLOCKS, Recipe};
@@ -39,6 +42,10 @@ pub(crate) struct Prepared {
     pub ranges: Vec<(f64, f64)>,
     /// The names of the classes, for a classifier.
     pub classes: Vec<String>,
+    /// The categories of columns of words, the first of each without a variable.
+    pub categories: BTreeMap<String, Vec<String>>,
+    /// What the user should know of the columns.
+    pub warnings: Vec<String>,
     /// Rows to fit and rows held out, in the user's units and in random order.
     pub kept: Rows,
     pub held_out: Rows,
@@ -50,6 +57,8 @@ pub(crate) struct Rows {
     pub x: Vec<f64>,
     pub p: Vec<f64>,
     pub y: Vec<f64>,
+    /// Weights, where there are any.
+    pub weights: Option<Vec<f64>>,
     pub count: usize,
 }
 
@@ -67,6 +76,7 @@ impl Rows {
             x: pick(&self.x),
             p: pick(&self.p),
             y: pick(&self.y),
+            weights: self.weights.as_ref().map(|w| pick(w)),
             count: rows.len(),
         }
     }
@@ -120,30 +130,15 @@ pub(crate) fn check_parameters(settings: &FitSettings, recipe: &Recipe) -> Resul
 }
 
 pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared> {
-    let find = |names: &[String]| names.iter().map(|n| table.find(n)).collect::<Result<Vec<_>>>();
-    let targets = find(&settings.target).map_err(|e| e.of_setting("target"))?;
-    let parameters = find(&settings.params).map_err(|e| e.of_setting("params"))?;
-    let inputs = match &settings.inputs {
-        Some(names) => find(names).map_err(|e| e.of_setting("inputs"))?,
-        None => (0..table.columns())
-            .filter(|k| !targets.contains(k) && !parameters.contains(k))
-            .collect(),
-    };
-    let mut seen = Vec::new();
-    for k in inputs.iter().chain(&parameters).chain(&targets) {
-        ensure!(
-            !seen.contains(k),
-            "column {:?} is named twice among inputs, parameters and targets",
-            table.name(*k)
-        );
-        seen.push(*k);
-    }
+    let classifier = settings.model == ModelKind::Classifier;
+    let chosen = choose(settings, table, classifier)?;
+    let table = &*chosen.table;
+    let (inputs, parameters, targets) = (chosen.inputs, chosen.parameters, chosen.targets);
     ensure!(
         !inputs.is_empty(),
         "no columns are left for the inputs; the table has {}",
         table.columns()
     );
-    let classifier = settings.model == ModelKind::Classifier;
     match settings.model {
         ModelKind::PlNet | ModelKind::Classifier if targets.len() != 1 => {
             let kind = if classifier { "classifier" } else { "plnet" };
@@ -156,9 +151,13 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
             return Err(Error::setting(
                 "target",
                 format!(
-                    "{} targets for {} inputs; this model needs as many of the one as of the other",
+                    "{} targets for {} inputs; this model needs as many of the one as of the other{}",
                     targets.len(),
-                    inputs.len()
+                    inputs.len(),
+                    match &chosen.warnings[..] {
+                        [] => String::new(),
+                        notes => format!(" ({})", notes.join("; ")),
+                    }
                 ),
             ));
         }
@@ -262,6 +261,7 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
         x,
         p,
         y,
+        weights: chosen.weights,
     };
     let (kept, held_out) = (all.select(kept), all.select(held_out));
     // What training can change of a network leaves its orientation as it is, so a map of the other
@@ -299,6 +299,8 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
         bounds,
         ranges,
         classes,
+        categories: chosen.categories,
+        warnings: chosen.warnings,
         kept,
         held_out,
     })

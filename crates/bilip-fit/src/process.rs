@@ -61,7 +61,10 @@ pub(crate) struct Process {
 
 /// Rows in units of the length scales.
 fn scaled(x: &[f64], rates: &[f64]) -> Vec<f64> {
-    x.iter().enumerate().map(|(k, v)| v * rates[k % rates.len()]).collect()
+    x.iter()
+        .enumerate()
+        .map(|(k, v)| v * rates[k % rates.len()])
+        .collect()
 }
 
 fn square(a: &[f64], b: &[f64]) -> f64 {
@@ -87,7 +90,13 @@ fn covariance(x: &[f64], n: usize, smoothness: Smoothness, noise: f64) -> (Mat<f
 
 /// The negative logarithm of the marginal likelihood with the best variance, per row, and its
 /// gradient in the logarithms of length scales and noise.
-fn likelihood(x: &[f64], y: &[f64], n: usize, smoothness: Smoothness, settings: &[f64]) -> Option<(f64, Vec<f64>)> {
+fn likelihood(
+    x: &[f64],
+    y: &[f64],
+    n: usize,
+    smoothness: Smoothness,
+    settings: &[f64],
+) -> Option<(f64, Vec<f64>)> {
     let rows = y.len();
     let rates: Vec<f64> = settings[..n].iter().map(|l| (-l).exp()).collect();
     let noise = settings[n].exp();
@@ -240,7 +249,11 @@ mod tests {
                     likelihood(&x, &y, 3, smoothness, &at).unwrap().0
                 };
                 let difference = (moved(1e-5) - moved(-1e-5)) / 2e-5;
-                assert!((gradient[k] - difference).abs() < 1e-6, "{k}: {} {difference}", gradient[k]);
+                assert!(
+                    (gradient[k] - difference).abs() < 1e-6,
+                    "{k}: {} {difference}",
+                    gradient[k]
+                );
             }
         }
     }
@@ -254,7 +267,13 @@ mod tests {
         assert!((0.07..0.14).contains(&process.noise), "{}", process.noise);
         assert!(process.rates[2] < 0.3 * process.rates[0] && process.rates[3] < 0.3 * process.rates[0]);
         let (other, truth) = rows(200, 4, 4);
-        let error = process.values(&other).iter().zip(&truth).map(|(a, b)| (a - b).powi(2)).sum::<f64>() / 200.0;
+        let error = process
+            .values(&other)
+            .iter()
+            .zip(&truth)
+            .map(|(a, b)| (a - b).powi(2))
+            .sum::<f64>()
+            / 200.0;
         assert!(error.sqrt() < 0.05, "{error}");
         // The gradient by differences.
         let at = [0.2, -0.4, 0.1, 0.5];

@@ -54,9 +54,7 @@ impl Quadratic {
                 features(&x[r * n..(r + 1) * n], &mut values);
             }
             let root = |r: usize| weights.map_or(1.0, |w| w[r].sqrt());
-            let block = Mat::from_fn(rows.len(), count, |r, k| {
-                values[r * count + k] * root(start + r)
-            });
+            let block = Mat::from_fn(rows.len(), count, |r, k| values[r * count + k] * root(start + r));
             let target = Mat::from_fn(rows.len(), 1, |r, _| y[start + r] * root(start + r));
             gram += block.transpose() * &block;
             right += block.transpose() * &target;
@@ -137,7 +135,12 @@ mod tests {
             let y = truth.values(&x);
             let weights: Vec<f64> = y.iter().map(|_| 0.5 + rng.uniform()).collect();
             let found = Quadratic::fit(&x, n, &y, Some(&weights), 0.0).unwrap();
-            let worst = found.values(&x).iter().zip(&y).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            let worst = found
+                .values(&x)
+                .iter()
+                .zip(&y)
+                .map(|(a, b)| (a - b).abs())
+                .fold(0.0, f64::max);
             assert!(worst < 1e-6, "{n}: {worst}");
             assert!((&found.hessian - &truth.hessian).norm_max() < 1e-6, "{n}");
         }

@@ -169,7 +169,12 @@ pub(crate) fn joined(prepared: &Prepared, rows: &Rows) -> Vec<f64> {
     let (x, p) = (prepared.x.apply(&rows.x), prepared.p.apply(&rows.p));
     let (n, m) = (prepared.inputs.len(), prepared.parameters.len());
     (0..rows.count)
-        .flat_map(|r| x[r * n..(r + 1) * n].iter().chain(&p[r * m..(r + 1) * m]).copied())
+        .flat_map(|r| {
+            x[r * n..(r + 1) * n]
+                .iter()
+                .chain(&p[r * m..(r + 1) * m])
+                .copied()
+        })
         .collect()
 }
 
@@ -197,7 +202,10 @@ pub(crate) fn focus(prepared: &Prepared) -> Focus {
     let mut lowest = judged.clone();
     lowest.sort_by(|a, b| estimate[*a].total_cmp(&estimate[*b]));
     lowest.truncate((judged.len() / 5).max(5));
-    let error = (lowest.iter().map(|r| (estimate[*r] - all[*r]).powi(2)).sum::<f64>()
+    let error = (lowest
+        .iter()
+        .map(|r| (estimate[*r] - all[*r]).powi(2))
+        .sum::<f64>()
         / lowest.len().max(1) as f64)
         .sqrt();
     let spread = deviation(&all);
@@ -212,9 +220,14 @@ pub(crate) fn focus(prepared: &Prepared) -> Focus {
         spread,
     };
     focus.weights = estimate.iter().map(|v| focus.weight(*v)).collect();
+    if let Some(given) = &rows.weights {
+        focus.weights.iter_mut().zip(given).for_each(|(w, g)| *w *= g);
+    }
     let weight = |r: &usize| focus.weights[*r];
     let total: f64 = judged.iter().map(weight).sum();
-    let squares = judged.iter().map(|r| weight(r) * (estimate[*r] - all[*r]).powi(2));
+    let squares = judged
+        .iter()
+        .map(|r| weight(r) * (estimate[*r] - all[*r]).powi(2));
     focus.error = squares.sum::<f64>() / total;
     focus
 }
@@ -226,7 +239,10 @@ fn search<B: AutodiffBackend>(
 ) -> Result<Found> {
     let potential = settings.model == ModelKind::PlNet;
     let focus = potential.then(|| focus(prepared));
-    let weights = focus.as_ref().map(|f| &f.weights[..]);
+    let weights = match &focus {
+        Some(focus) => Some(&focus.weights[..]),
+        None => prepared.kept.weights.as_deref(),
+    };
     let runs = Runs {
         settings,
         prepared,
@@ -237,7 +253,12 @@ fn search<B: AutodiffBackend>(
     let mut steps = (FIRST_STEPS * settings.budget).max(1.0) as usize;
     let (mut trials, mut round) = (Vec::<Trial>::new(), 1);
     let last_steps = (LAST_STEPS * settings.budget).max(1.0) as usize;
-    let mut progress = Progress::new(settings.progress, 0, count_runs(left.len(), prepared.kept.count), "runs");
+    let mut progress = Progress::new(
+        settings.progress,
+        0,
+        count_runs(left.len(), prepared.kept.count),
+        "runs",
+    );
     let mut chosen = left[0].clone();
     let mut score = f64::INFINITY;
     while left.len() > 1 {
@@ -264,11 +285,14 @@ fn search<B: AutodiffBackend>(
         ranked.sort_by(|a, b| a.score.total_cmp(&b.score));
         // The simplest of those that are about as good as the best.
         let equal = ranked.iter().filter(|t| !t.is_clearly_worse_than(&ranked[0]));
-        if let Some(trial) = equal.min_by(|a, b| a.candidate.complexity().total_cmp(&b.candidate.complexity())) {
+        if let Some(trial) =
+            equal.min_by(|a, b| a.candidate.complexity().total_cmp(&b.candidate.complexity()))
+        {
             (chosen, score) = (trial.candidate.clone(), trial.score);
         }
-        let mut better: Vec<Candidate> =
-            (ranked.iter().take(left.len().div_ceil(2))).map(|t| t.candidate.clone()).collect();
+        let mut better: Vec<Candidate> = (ranked.iter().take(left.len().div_ceil(2)))
+            .map(|t| t.candidate.clone())
+            .collect();
         // What costs nothing stays to the end.
         if let Some(linear) = left.iter().find(|c| c.tau.is_none() && !better.contains(c)) {
             better.pop();
@@ -291,9 +315,19 @@ fn search<B: AutodiffBackend>(
     let known: Vec<Option<Vec<f64>>> = (0..FOLDS)
         .map(|fold| judges.get(fold).and_then(|judge| runs.lowest(judge, fold)))
         .collect();
-    let known = if known.iter().all(|x| x.is_some()) { known } else { vec![None; FOLDS] };
+    let known = if known.iter().all(|x| x.is_some()) {
+        known
+    } else {
+        vec![None; FOLDS]
+    };
     if std::env::var("BILIP_TRY").is_ok() {
-        eprintln!("free error {:.3e}, chosen {:?} score {:.3e}, known {:.4?}", focus.as_ref().map_or(0.0, |f| f.error), chosen.tau, score, known[0]);
+        eprintln!(
+            "free error {:.3e}, chosen {:?} score {:.3e}, known {:.4?}",
+            focus.as_ref().map_or(0.0, |f| f.error),
+            chosen.tau,
+            score,
+            known[0]
+        );
     }
     let members = runs.all(FOLDS, &mut progress, |fold| {
         let seed = settings.seed.wrapping_add(fold as u64);
@@ -423,7 +457,9 @@ impl<D: Sync> Runs<'_, D> {
                 });
             }
         });
-        let found = found.into_inner().map_err(|_| Error::Data("a run panicked".into()))?;
+        let found = found
+            .into_inner()
+            .map_err(|_| Error::Data("a run panicked".into()))?;
         found
             .into_iter()
             .map(|r| r.unwrap_or_else(|| Err(Error::Data("a run panicked".into()))))
@@ -443,7 +479,10 @@ impl<D: Sync> Runs<'_, D> {
         let prepared = self.prepared;
         let Split { train, judged } = split(prepared.kept.count, fold);
         let (rows, others) = (prepared.kept.select(&train), prepared.kept.select(&judged));
-        let pick = |rows: &[usize]| self.weights.map(|w| rows.iter().map(|r| w[*r]).collect::<Vec<_>>());
+        let pick = |rows: &[usize]| {
+            self.weights
+                .map(|w| rows.iter().map(|r| w[*r]).collect::<Vec<_>>())
+        };
         let (weights, other_weights) = (pick(&train), pick(&judged));
         let mut recipe = self.recipe(candidate, &rows, weights.as_deref(), steps, seed);
         if let Some(x) = known.filter(|_| !recipe.untrained) {
@@ -486,7 +525,9 @@ impl<D: Sync> Runs<'_, D> {
         recipe.lr = candidate.lr;
         recipe.blocks = settings.blocks.unwrap_or(DEFAULT_BLOCKS);
         // Small tables take small batches, or there would be few steps in an epoch to shuffle.
-        recipe.batch = settings.batch.unwrap_or((rows.count / 8).next_power_of_two().clamp(16, 128));
+        recipe.batch = settings
+            .batch
+            .unwrap_or((rows.count / 8).next_power_of_two().clamp(16, 128));
         recipe.epochs = steps.div_ceil(rows.count.div_ceil(recipe.batch)).max(1);
         let (x, y) = (prepared.x.apply(&rows.x), prepared.y.apply(&rows.y));
         let n = prepared.inputs.len();
@@ -497,7 +538,11 @@ impl<D: Sync> Runs<'_, D> {
             };
             let front = match settings.model {
                 ModelKind::PlNet => {
-                    let penalty = if rows.count < 2 * feature_count(n) { 1e-1 } else { 1e-9 };
+                    let penalty = if rows.count < 2 * feature_count(n) {
+                        1e-1
+                    } else {
+                        1e-9
+                    };
                     Quadratic::fit(&x, n, &y, weights, penalty)
                         .and_then(|q| Front::of_quadratic(&q, distortion, REACH))
                 }
@@ -533,8 +578,13 @@ impl<D: Sync> Runs<'_, D> {
     fn judges(&self, focus: &Focus) -> Vec<Free> {
         (0..FOLDS)
             .map(|fold| {
-                let rows = self.prepared.kept.select(&split(self.prepared.kept.count, fold).train);
-                focus.free.refit(&joined(self.prepared, &rows), &self.prepared.y.apply(&rows.y))
+                let rows = self
+                    .prepared
+                    .kept
+                    .select(&split(self.prepared.kept.count, fold).train);
+                focus
+                    .free
+                    .refit(&joined(self.prepared, &rows), &self.prepared.y.apply(&rows.y))
             })
             .collect()
     }
@@ -548,7 +598,9 @@ impl<D: Sync> Runs<'_, D> {
         let values = judge.values(&x);
         let mut order: Vec<usize> = (0..rows.count).collect();
         order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
-        let starts: Vec<Vec<f64>> = (order.iter().take(10)).map(|r| x[r * n..(r + 1) * n].to_vec()).collect();
+        let starts: Vec<Vec<f64>> = (order.iter().take(10))
+            .map(|r| x[r * n..(r + 1) * n].to_vec())
+            .collect();
         let bounds: Vec<(f64, f64)> = (prepared.ranges.iter().enumerate())
             .map(|(k, (low, high))| {
                 let (center, scale) = (prepared.x.center[k], prepared.x.scale[k]);
@@ -585,7 +637,8 @@ impl<D: Sync> Runs<'_, D> {
         let inverse = model.invert(&rows.y, &rows.p, &options)?;
         let (found, x) = (prepared.x.apply(&inverse.x), prepared.x.apply(&rows.x));
         let n = prepared.inputs.len();
-        let part = |(a, b): (&[f64], &[f64])| match a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>() {
+        let part = |(a, b): (&[f64], &[f64])| match a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>()
+        {
             sum if sum.is_finite() => sum,
             _ => f64::INFINITY,
         };

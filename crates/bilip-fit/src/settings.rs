@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use bilip::{Activation, Precision};
 use bilip_burn::Device;
 
+use crate::columns::MissingValues;
 use crate::error::{Error, Result};
 
 /// The kind of model that is fitted.
@@ -36,9 +37,13 @@ pub enum Optimizer {
 /// | setting | default | effect |
 /// |---|---|---|
 /// | `model` | `PlNet` | see [`ModelKind`] |
-/// | `target` | | target columns, by name or number from 1 |
+/// | `target` | | target columns, by name, number from 1 or range (see [`Table::find_all`](crate::Table::find_all)), as all columns |
 /// | `inputs` | all others | input columns |
 /// | `params` | none | parameter columns: the guarantee holds in the inputs for each of their values |
+/// | `exclude` | none | columns left out of the inputs |
+/// | `categories` | none | columns of words among inputs and parameters, each category but the first a variable |
+/// | `weights` | none | a column of row weights |
+/// | `na` | `Error` | see [`MissingValues`] |
 /// | `quick` | false | one plain fit instead of a search over settings |
 /// | `budget` | 1 | steps of the search, in units of the default |
 /// | `mu`, `nu`, `tau` | searched, or `tau` = 100 | bounds of the standardized variables; `tau` alone learns ν |
@@ -62,6 +67,15 @@ pub struct FitSettings {
     pub inputs: Option<Vec<String>>,
     /// Parameter columns.
     pub params: Vec<String>,
+    /// Columns left out of the inputs.
+    pub exclude: Vec<String>,
+    /// Columns of words among inputs and parameters. Each category but the first in order becomes a
+    /// variable of 0 and 1, `color=red`; rows of the first are those where all others are 0.
+    pub categories: Vec<String>,
+    /// The column of the rows' weights, which are not negative.
+    pub weights: Option<String>,
+    /// What to do with missing values.
+    pub na: MissingValues,
     /// The kind of model.
     pub model: ModelKind,
     /// Inverse-Lipschitz bound.
@@ -135,6 +149,10 @@ impl FitSettings {
             target: target.iter().map(|t| t.to_string()).collect(),
             inputs: None,
             params: Vec::new(),
+            exclude: Vec::new(),
+            categories: Vec::new(),
+            weights: None,
+            na: MissingValues::Error,
             model,
             mu: None,
             nu: None,

@@ -25,6 +25,16 @@ fn moments(values: &[f64], columns: usize, k: usize) -> (f64, f64) {
     (mean * largest, variance.sqrt() * largest)
 }
 
+/// Whether values are all alike, up to what rounding may leave of them.
+pub(crate) fn is_constant(column: &[f64]) -> bool {
+    let (mean, deviation) = moments(column, 1, 0);
+    are_alike(mean, deviation)
+}
+
+fn are_alike(mean: f64, deviation: f64) -> bool {
+    deviation <= 1e-12 * mean.abs() || deviation <= 1e-30
+}
+
 impl Standard {
     /// Nothing changed.
     pub fn identity(columns: usize) -> Self {
@@ -48,7 +58,7 @@ impl Standard {
                 "{what} column {name}: its numbers are too large (mean {mean:e}, deviation {deviation:e}); give it in a larger unit"
             );
             ensure!(
-                deviation > 1e-12 * mean.abs() && deviation > 1e-30,
+                !are_alike(mean, deviation),
                 "{what} column {name}: its values are all alike (mean {mean:e}, deviation {deviation:e}); leave it out"
             );
             center.push(mean);

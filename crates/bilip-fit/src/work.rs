@@ -89,8 +89,22 @@ pub(crate) fn train_model<B: AutodiffBackend>(job: &Job<'_>, device: &B::Device)
             store(
                 settings.precision,
                 &trained,
-                |m| Ok(Network::BiLipNet(scaled::<f32>(m.freeze()?, prepared, recipe, false)?)),
-                |m| Ok(Network::BiLipNet(scaled::<f64>(m.freeze()?, prepared, recipe, false)?)),
+                |m| {
+                    Ok(Network::BiLipNet(scaled::<f32>(
+                        m.freeze()?,
+                        prepared,
+                        recipe,
+                        false,
+                    )?))
+                },
+                |m| {
+                    Ok(Network::BiLipNet(scaled::<f64>(
+                        m.freeze()?,
+                        prepared,
+                        recipe,
+                        false,
+                    )?))
+                },
             )?
         }
         (ModelKind::PlNet, true) => {
