@@ -10,6 +10,7 @@ mod export;
 mod fit;
 mod fit_report;
 mod import;
+mod limits;
 mod memory;
 mod model;
 mod plot;

@@ -507,6 +507,72 @@ fn benches_report_what_they_say() {
 }
 
 #[test]
+fn a_minimum_in_a_box_has_a_proved_gap() {
+    let place = Place::new();
+    place.ok(&format!(
+        "fit {} --target loss --hidden 16,16 --epochs 20 -o m.safetensors",
+        oven()
+    ));
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let free = place.json("minimize m.safetensors --json");
+    assert_eq!(free["at"]["temperature"], free["x"][0]);
+    assert_eq!(free["within_data"], true);
+    // The minimum without a box is within the data.
+    let data = place.json("minimize m.safetensors --box data --json");
+    assert_eq!(data["inside"], true);
+    assert!((number(&data["value"]) - number(&free["value"])).abs() <= 1e-9 * number(&free["value"]).abs());
+    let edge = number(&free["x"][0]) + 20.0;
+    let found = place.json(&format!(
+        "minimize m.safetensors --box temperature={edge}: --json"
+    ));
+    assert_eq!(
+        (&found["status"], &found["inside"]),
+        (&"converged".into(), &false.into())
+    );
+    assert_eq!(number(&found["at"]["temperature"]), edge);
+    assert!(number(&found["cells"]) >= 1.0 && number(&found["gap"]) <= 1e-6 * number(&found["spread"]));
+    assert!(number(&found["lower"]) > number(&free["value"]));
+    // No value in the box is below it.
+    let rows: String = (0..400)
+        .map(|k| format!("{},{}\n", edge + f64::from(k % 20), 4 * (k / 20)))
+        .collect();
+    place.write("x.csv", format!("temperature,minutes\n{rows}"));
+    place.ok("eval m.safetensors -i x.csv -o y.csv");
+    for row in place.csv("y.csv").1 {
+        assert!(number(&found["lower"]) <= row[0] + 1e-9, "{row:?}");
+    }
+    let fixed = place.json(&format!(
+        "minimize m.safetensors --fix temperature={edge},minutes=30 --json"
+    ));
+    assert_eq!(fixed["x"], serde_json::json!([edge, 30.0]));
+    assert!(number(&fixed["value"]) >= number(&found["lower"]));
+    let text = place.ok(&format!(
+        "minimize m.safetensors --box \"temperature\"={edge}:400,minutes=:50"
+    ));
+    assert!(
+        text.contains("minimum in the box loss = ") && text.contains("every value in the box >= "),
+        "{text}"
+    );
+    // A gap that cannot be reached is stated, and is no success.
+    let run = place.run("minimize m.safetensors --box temperature=0:100 --gap 1e-300");
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert!(run.stderr.contains("the proved gap is "), "{}", run.stderr);
+    // A model that leads out of its data says so.
+    let rows: String = (0..60)
+        .map(|k| format!("{k},{}\n", (k + 40) * (k + 40)))
+        .collect();
+    place.write("slope.csv", format!("a,y\n{rows}"));
+    place.ok("fit slope.csv --target y --hidden 8,8 --epochs 20 -o s.safetensors");
+    let text = place.ok("minimize s.safetensors");
+    if place.json("minimize s.safetensors --json")["within_data"] == false {
+        assert!(text.contains("--box data"), "{text}");
+    }
+    let data = place.json("minimize s.safetensors --box data --json");
+    let at = number(&data["at"]["a"]);
+    assert!((0.0..=59.0).contains(&at), "{at}");
+}
+
+#[test]
 fn help_fits_the_screen_and_has_an_example() {
     let place = Place::new();
     let top = place.ok("--help");

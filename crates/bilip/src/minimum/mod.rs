@@ -1,4 +1,12 @@
-//! Minima of PL networks: the answer of `minimize`, and plain gradient methods to compare it with.
+//! Minima of PL networks: the answers of `minimize` and `minimize_in`, and plain gradient methods
+//! to compare them with.
+
+mod bounded;
+mod bundle;
+mod cells;
+mod relax;
+
+pub use bounded::{BoundedMinimum, BoxOptions, BoxStatus};
 
 use serde::{Deserialize, Serialize};
 

@@ -36,7 +36,7 @@ use crate::base::files::write_file;
 use crate::base::real::Precision;
 use crate::certify::{Certificate, out_of_range};
 use crate::inverse::{Inverse, InverseOptions};
-use crate::minimum::Minimum;
+use crate::minimum::{BoundedMinimum, BoxOptions, Minimum};
 
 /// What a model file holds: a network of any kind and precision, and where it came from. One set of
 /// verbs for all.
@@ -225,6 +225,24 @@ impl Model {
         match &self.network {
             Stored::F32(n) => n.minimize(p, options),
             Stored::F64(n) => n.minimize(p, options),
+        }
+    }
+
+    /// The minimum in a box, `limits[i] = (low, high)` for every input, with a proved gap: one, or
+    /// one per row of p for a partial network; see [`PlNet::minimize_in`](crate::PlNet::minimize_in).
+    ///
+    /// # Errors
+    /// On a box that holds no point, settings out of range, rows of p of the wrong size, and
+    /// networks that are no scalar.
+    pub fn minimize_in(
+        &self,
+        p: &[f64],
+        limits: &[(f64, f64)],
+        options: &BoxOptions,
+    ) -> Result<Vec<BoundedMinimum>> {
+        match &self.network {
+            Stored::F32(n) => n.minimize_in(p, limits, options),
+            Stored::F64(n) => n.minimize_in(p, limits, options),
         }
     }
 

@@ -133,7 +133,7 @@ impl<T: Real> PartialBiLipNet<T> {
     }
 
     /// The biases of every row in f64, with bounds on their errors.
-    fn certified_biases(&self, p: &[f64]) -> RowBiases<f64> {
+    pub(crate) fn certified_biases(&self, p: &[f64]) -> Result<RowBiases<f64>> {
         let mut biases = RowBiases {
             layers: Vec::new(),
             errors: Vec::new(),
@@ -171,7 +171,10 @@ impl<T: Real> PartialBiLipNet<T> {
         if let Some(scaling) = self.net.output() {
             constant(&mut biases, scaling);
         }
-        biases
+        for (_, bias) in &biases.layers {
+            check_finite("bias computed from p", bias)?;
+        }
+        Ok(biases)
     }
 
     fn stack(&self, x: &[T], p: &[T]) -> Result<Stack<'_, T>> {
@@ -223,10 +226,7 @@ impl<T: Real> PartialBiLipNet<T> {
     pub fn inverse(&self, y: &[f64], p: &[f64], options: &InverseOptions) -> Result<Inverse> {
         let rows = check_batch("y", y, self.dim())?;
         check_rows("p", p, rows, self.parameters())?;
-        let biases = self.certified_biases(p);
-        for (_, bias) in &biases.layers {
-            check_finite("bias computed from p", bias)?;
-        }
+        let biases = self.certified_biases(p)?;
         with_f64(&self.net.layers(), |layers| {
             invert(&Stack::new(layers, Some(biases)), y, options)
         })
