@@ -143,6 +143,9 @@ pub struct Fit {
         value_name = "POINT"
     )]
     pub minimum: Option<Vec<f64>>,
+    /// One minimum value for all parameters; without, it depends on them
+    #[arg(long)]
+    pub constant_offset: bool,
     /// Dimension of a classifier's feature map [default: the inputs, at least 8]
     #[arg(long, value_name = "COUNT")]
     pub width: Option<usize>,
@@ -287,7 +290,7 @@ pub struct Minimize {
     #[arg(long, default_value_t = 1e-6, allow_negative_numbers = true)]
     pub gap: f64,
     /// Largest number of cells that a box is divided into
-    #[arg(long, default_value_t = 200_000, value_name = "COUNT")]
+    #[arg(long, default_value_t = 50_000, value_name = "COUNT")]
     pub max_cells: usize,
     /// Print JSON
     #[arg(long)]

@@ -69,6 +69,7 @@ fn settings(args: &args::Fit) -> FitSettings {
         householder: args.householder,
         general: args.general,
         minimum: args.minimum.clone(),
+        constant_offset: args.constant_offset,
         width: args.width,
         features: args.features,
         length_scale: args.length_scale,
@@ -111,6 +112,8 @@ fn settings(args: &args::Fit) -> FitSettings {
 fn print(args: &args::Fit) -> String {
     let settings = format!("{args:?}").replace(&format!("resume: {}", args.resume), "");
     let settings = settings.replace(&format!("metrics: {:?}", args.metrics), "");
+    // Whether the model has an offset network is for the run to say.
+    let settings = settings.replace(&format!("constant_offset: {}, ", args.constant_offset), "");
     // Without bounds, a run of version 0.1.0 had the settings of one of today.
     let given = args.mu.is_some() || args.nu.is_some() || args.tau.is_some();
     match given {

@@ -573,6 +573,53 @@ fn a_minimum_in_a_box_has_a_proved_gap() {
 }
 
 #[test]
+fn the_value_of_the_minimum_depends_on_the_parameters() {
+    let place = Place::new();
+    let rows: String = (0..600)
+        .map(|k| {
+            let (x, p) = (f64::from(k % 25) / 12.0 - 1.0, f64::from(k / 25) / 12.0 - 1.0);
+            format!("{x},{p},{}\n", 2.0 * (x - 0.5 * p).powi(2) + 5.0 * p)
+        })
+        .collect();
+    place.write("t.csv", format!("x,p,y\n{rows}"));
+    let fit = |more: &str, file: &str| {
+        let summary = place.json(&format!(
+            "fit t.csv --target y --params p --hidden 8,8 --epochs 40 --json {more} -o {file}"
+        ));
+        summary["train_rmse"][0].as_f64().unwrap()
+    };
+    let with = fit("", "with.safetensors");
+    let constant = fit("--constant-offset", "constant.safetensors");
+    assert!(with < 0.2 * constant, "{with} {constant}");
+    assert_eq!(place.json("certify with.safetensors --json")["holds"], true);
+    place.write("p.csv", "p\n-0.8\n0.8\n");
+    let minima = place.json("minimize with.safetensors --at p.csv --json");
+    for (k, p) in [-0.8, 0.8].into_iter().enumerate() {
+        let value = minima[k]["value"].as_f64().unwrap();
+        assert!((value - 5.0 * p).abs() < 0.5, "{value} at {p}");
+        let x = minima[k]["at"]["x"].as_f64().unwrap();
+        assert!((x - 0.5 * p).abs() < 0.3, "{x} at {p}");
+    }
+    assert!(
+        place
+            .ok("inspect with.safetensors")
+            .contains("offset network: [1, 64, 64, 1]")
+    );
+    place.ok("export with.safetensors --onnx with.onnx");
+    // In a box, too.
+    let bounded = place.json("minimize with.safetensors --at p.csv --box x=0.6: --json");
+    assert!(bounded[1]["lower"].as_f64() >= minima[1]["value"].as_f64());
+    let run = place.run("fit t.csv --target y --constant-offset -o m.safetensors");
+    assert_eq!(run.code, 2);
+    assert!(
+        run.stderr
+            .contains("--constant-offset: only a plnet of parameters"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
 fn help_fits_the_screen_and_has_an_example() {
     let place = Place::new();
     let top = place.ok("--help");

@@ -93,8 +93,15 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     settings.check()?;
     let prepared = prepare(settings, table)?;
     check_parameters(settings, width(settings, prepared.inputs.len()))?;
-    let folder = (settings.checkpoints.as_ref())
-        .map(|(path, print)| Folder::new(path, print, table, prepared.reversed));
+    let folder = (settings.checkpoints.as_ref()).map(|(path, print)| {
+        Folder::new(
+            path,
+            print,
+            table,
+            prepared.reversed,
+            has_offset_network(settings),
+        )
+    });
     let nothing_to_resume = settings.resume && folder.as_ref().is_none_or(|f| !f.path.exists());
     let mut fitted = settings.device.run(Work {
         settings,
@@ -130,6 +137,14 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
         resumed_from: fitted.resumed_from,
         folder,
     })
+}
+
+/// Hidden widths of the network of a minimum's value.
+const OFFSET_NETWORK: [usize; 2] = [64, 64];
+
+/// Whether the value of the minimum is a function of the parameters.
+fn has_offset_network(settings: &FitSettings) -> bool {
+    settings.model == ModelKind::PlNet && !settings.params.is_empty() && !settings.constant_offset
 }
 
 /// A trained model, frozen.
@@ -227,13 +242,22 @@ fn train_model<B: AutodiffBackend>(
                 vec![64, 128],
             );
             let net = config.init::<B>(device)?;
-            if kind == ModelKind::PlNet {
+            if kind == ModelKind::PlNet && has_offset_network(settings) {
+                let model = PartialPlNet::new(net).with_offset_network(&OFFSET_NETWORK, settings.seed)?;
+                let trained = trained(model, settings, prepared, folder)?;
+                store(
+                    settings.precision,
+                    &trained,
+                    |m| freeze_partial_plnet::<f32>(&m.freeze()?, prepared),
+                    |m| freeze_partial_plnet::<f64>(&m.freeze()?, prepared),
+                )?
+            } else if kind == ModelKind::PlNet {
                 let trained = trained(PartialPlNet::new(net), settings, prepared, folder)?;
                 store(
                     settings.precision,
                     &trained,
-                    |m| freeze_partial_plnet::<_, f32>(m, prepared),
-                    |m| freeze_partial_plnet::<_, f64>(m, prepared),
+                    |m| freeze_partial_plnet::<f32>(&m.freeze()?, prepared),
+                    |m| freeze_partial_plnet::<f64>(&m.freeze()?, prepared),
                 )?
             } else {
                 let trained = trained(net, settings, prepared, folder)?;

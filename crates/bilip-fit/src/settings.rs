@@ -45,6 +45,7 @@ pub enum Optimizer {
 /// | `householder` | none | orthogonal layers as products of N reflections instead of Cayley transforms |
 /// | `general` | false | Q of the general form, `QᵀQ ⪯ I` |
 /// | `minimum` | none | the point where the minimum is known to be |
+/// | `constant_offset` | false | one minimum value for all parameters, as in the paper; otherwise it depends on them |
 /// | `width`, `features`, `length_scale` | see there | of a classifier |
 /// | `in_units`, `no_standardize` | false | bounds in the user's units, with one factor for all columns; columns as they are |
 /// | `epochs`, `batch`, `lr`, `optimizer`, `decay`, `clip` | 300, 100, 5e-3, Adam, 0, none | training |
@@ -79,6 +80,8 @@ pub struct FitSettings {
     pub general: bool,
     /// The known minimum.
     pub minimum: Option<Vec<f64>>,
+    /// Whether the minimum of a PL network of parameters has one value for all of them.
+    pub constant_offset: bool,
     /// Dimension of a classifier's feature map; that of the inputs, at least 8, if not given.
     pub width: Option<usize>,
     /// Random features of a classifier's Gaussian process; 1,024 if not given.
@@ -138,6 +141,7 @@ impl FitSettings {
             householder: None,
             general: false,
             minimum: None,
+            constant_offset: false,
             width: None,
             features: None,
             length_scale: None,
@@ -250,6 +254,13 @@ impl FitSettings {
                 Error::value("features", features, "must be between 1 and 8192"),
             )?;
         }
+        need(
+            !self.constant_offset || (self.model == ModelKind::PlNet && !self.params.is_empty()),
+            Error::setting(
+                "constant_offset",
+                "only a plnet of parameters has an offset that could depend on them",
+            ),
+        )?;
         need(
             self.minimum.is_none() || (self.model == ModelKind::PlNet && self.params.is_empty()),
             Error::setting(

@@ -41,7 +41,7 @@ use crate::networks::plnet::PlNet;
 /// | setting | default | range | effect |
 /// |---|---|---|---|
 /// | `tolerance` | 1e-6 | > 0 | gap to reach, as a share of the spread of values in the box |
-/// | `max_cells` | 200,000 | ≥ 1 | cells of the search after which the gap is stated as it is |
+/// | `max_cells` | 50,000 | ≥ 1 | cells of the search after which the gap is stated as it is |
 #[derive(Clone, Debug, PartialEq)]
 pub struct BoxOptions {
     /// The gap to reach, as a share of [`BoundedMinimum::spread`].
@@ -54,7 +54,7 @@ impl Default for BoxOptions {
     fn default() -> Self {
         BoxOptions {
             tolerance: 1e-6,
-            max_cells: 200_000,
+            max_cells: 50_000,
         }
     }
 }
@@ -160,7 +160,7 @@ impl<T: Real> PlNet<T> {
                     (residual, error)
                 }
             };
-            Search::new(stack, (target, error), known.as_deref(), limits)?.run(self.offset(), options)
+            Search::new(stack, (target, error), known.as_deref(), limits)?.run((self.offset(), 0.0), options)
         })
     }
 }
@@ -181,12 +181,13 @@ impl<T: Real> PartialPlNet<T> {
         options.check()?;
         let rows = check_batch("p", p, self.net().parameters())?;
         let biases = self.net().certified_biases(p)?;
+        let offsets = self.offsets(p)?;
         with_f64(&self.net().net().layers(), |layers| {
             let all = Stack::new(layers, Some(biases));
             (0..rows)
                 .map(|row| {
                     let target = (vec![0.0; n], 0.0);
-                    Search::new(all.rows(row..row + 1), target, None, limits)?.run(self.offset(), options)
+                    Search::new(all.rows(row..row + 1), target, None, limits)?.run(offsets[row], options)
                 })
                 .collect()
         })
@@ -354,7 +355,8 @@ impl<'a> Search<'a> {
         })
     }
 
-    fn run(&self, offset: f64, options: &BoxOptions) -> Result<BoundedMinimum> {
+    /// The search, for an offset c and a bound on its error.
+    fn run(&self, (offset, offset_error): (f64, f64), options: &BoxOptions) -> Result<BoundedMinimum> {
         let mut outer = self.whole();
         let mut whole = outer.clone();
         let (star, distance) = (&self.free_minimizer.0, self.free_minimizer.1);
@@ -408,9 +410,9 @@ impl<'a> Search<'a> {
             lower = best.lower;
         }
         let lower = lower.min(best.lower).max(0.0);
-        // f = F + c, with one rounding each.
-        let value = (offset + best.upper).next_up();
-        let lower = (offset + lower).next_down();
+        // f = F + c, with a rounding or two each.
+        let value = ((offset + offset_error).next_up() + best.upper).next_up();
+        let lower = ((offset - offset_error).next_down() + lower).next_down();
         let gap = (value - lower).next_up().max(0.0);
         let met = free.is_empty() || gap <= asked || gap <= 1e-12 * value.abs();
         if status == BoxStatus::Converged && !met {

@@ -306,7 +306,7 @@ impl Model {
             serde_json::from_str(text).map_err(|e| Error::file(format!("metadata: {e}")))?;
         let of_text = |e: serde_json::Error| Error::file(format!("metadata: {e}"));
         let (network, provenance, stored) = match version.format_version {
-            1 => {
+            1 | 3 => {
                 strict::check_metadata(text).map_err(|e| Error::file(format!("metadata: {e}")))?;
                 let header: Header<StoredCertificate> = serde_json::from_str(text).map_err(of_text)?;
                 let network = match header.precision {

@@ -6,6 +6,7 @@ use crate::base::error::{Error, Result, check_rows};
 use crate::base::real::Real;
 use crate::certify::Certificate;
 use crate::inverse::{Inverse, InverseOptions};
+use crate::layers::mlp::Mlp;
 use crate::layers::monlip::MonLip;
 use crate::minimum::{BoundedMinimum, BoxOptions, Minimum};
 use crate::networks::bilipnet::BiLipNet;
@@ -179,6 +180,13 @@ impl<T: Real> Network<T> {
         match self {
             Network::PartialBiLipNet(g) => Some(g),
             Network::PartialPlNet(f) => Some(f.net()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn offset_network(&self) -> Option<&Mlp<T>> {
+        match self {
+            Network::PartialPlNet(f) => f.offset_network(),
             _ => None,
         }
     }

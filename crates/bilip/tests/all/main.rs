@@ -9,5 +9,6 @@ mod hardening;
 mod images;
 mod inverse;
 mod model;
+mod offset;
 mod properties;
 mod scaling;
