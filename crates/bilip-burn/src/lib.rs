@@ -15,8 +15,8 @@ pub use layers::{
     NormalizedConvConfig, OrthogonalConfig, OrthogonalKind, OrthogonalLayer, RandomFeatureGp,
 };
 pub use networks::{
-    BiLipNet, BiLipNetConfig, ConvBiLipNet, ConvFeatures, ConvFeaturesConfig, GpNet, PartialBiLipNet,
-    PartialConfig, PartialPlNet, PlNet, PooledProjection, Predict, Quadratic,
+    BiLipNet, BiLipNetConfig, ConvBiLipNet, ConvFeatures, ConvFeaturesConfig, GpNet, OffsetPlNet,
+    PartialBiLipNet, PartialConfig, PartialPlNet, PlNet, PooledProjection, Predict, Quadratic,
 };
 pub use train::{
     Adam, AdamState, Augment, Epoch, OptimizerKind, Progress, Schedule, TrainConfig, Trained, time_spent,

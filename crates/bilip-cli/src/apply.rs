@@ -3,13 +3,17 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use bilip::{Inverse, InverseOptions, Precision, RowReport, Status, at_most};
+use bilip::{
+    BoundedMinimum, BoxOptions, BoxStatus, Inverse, InverseOptions, Precision, RowReport, Status, at_least,
+    at_most,
+};
 use bilip_burn::Progress;
 use bilip_fit::{NamedModel, Table, Variables};
 use serde_json::{Value, json};
 
 use crate::Outcome;
 use crate::args;
+use crate::limits::limits;
 use crate::model::{self, Asked};
 use crate::table::{self, Column, Output, check_output, write_text};
 use crate::text::{list, print, shown};
@@ -258,30 +262,142 @@ pub fn minimize(args: &args::Minimize) -> Result<Outcome> {
         ..Default::default()
     };
     let p = model.parameters_at(args.at.at.as_deref(), None)?;
+    if let Some(limits) = limits(&model, &args.limits, &args.fix)? {
+        return minimize_in(&model, &p, &limits, args);
+    }
     let minima = model.minimize(&p, &options)?;
     if args.json {
-        let text = match &minima[..] {
-            [one] => serde_json::to_string_pretty(one)?,
-            many => serde_json::to_string_pretty(many)?,
-        };
-        print(&(text + "\n"))?;
+        let minima = (minima.iter())
+            .map(|m| {
+                let mut value = with_names(&model, serde_json::to_value(m)?, &m.x);
+                if let (Some(inside), Value::Object(keys)) = (within_data(&model, &m.x), &mut value) {
+                    keys.insert("within_data".into(), json!(inside));
+                }
+                Ok(value)
+            })
+            .collect::<Result<_>>()?;
+        print_json(minima)?;
     } else {
-        let mut text = String::new();
-        let count = model.parameters();
-        for (k, minimum) in minima.iter().enumerate() {
-            if count > 0 {
-                let row = &p[k * count..(k + 1) * count];
-                text += &format!("at {}\n", named(&model.parameter_names(), row));
+        print(&of_rows(&model, &p, &minima, |m| {
+            let mut text = describe(&model, m);
+            if within_data(&model, &m.x) == Some(false) {
+                text += "  outside the ranges of the data; --box data gives the minimum within them\n";
             }
-            text += &describe(&model, minimum);
-        }
-        print(&text)?;
+            text
+        }))?;
     }
     if minima.iter().all(|m| m.status == Status::Converged) {
         return Ok(Outcome::Done);
     }
     eprintln!("{}", far_from_minimum(&minima, tolerance));
     Ok(Outcome::NotMet)
+}
+
+/// Answers as text, each behind the row of parameters that it belongs to.
+fn of_rows<M>(model: &NamedModel, p: &[f64], minima: &[M], describe: impl Fn(&M) -> String) -> String {
+    let count = model.parameters();
+    let mut text = String::new();
+    for (k, minimum) in minima.iter().enumerate() {
+        if count > 0 {
+            let row = &p[k * count..(k + 1) * count];
+            text += &format!("at {}\n", named(&model.parameter_names(), row));
+        }
+        text += &describe(minimum);
+    }
+    text
+}
+
+/// One answer as an object, several as a list.
+fn print_json(mut answers: Vec<Value>) -> Result<()> {
+    let value = match answers.len() {
+        1 => answers.remove(0),
+        _ => Value::Array(answers),
+    };
+    print(&(serde_json::to_string_pretty(&value)? + "\n"))
+}
+
+/// An answer with its point by the names of the inputs.
+fn with_names(model: &NamedModel, mut value: Value, x: &[f64]) -> Value {
+    if let Value::Object(keys) = &mut value {
+        let at = model.inputs().into_iter().zip(x.iter().map(|v| number(*v)));
+        keys.insert("at".into(), Value::Object(at.collect()));
+    }
+    value
+}
+
+/// Whether a point is within the ranges of the data, where they are known.
+fn within_data(model: &NamedModel, x: &[f64]) -> Option<bool> {
+    let ranges = model.ranges()?;
+    Some(
+        x.iter()
+            .zip(ranges)
+            .all(|(v, (low, high))| low <= *v && *v <= high),
+    )
+}
+
+/// The minimum in a box.
+fn minimize_in(
+    model: &NamedModel,
+    p: &[f64],
+    limits: &[(f64, f64)],
+    args: &args::Minimize,
+) -> Result<Outcome> {
+    let options = BoxOptions {
+        tolerance: args.gap,
+        max_cells: args.max_cells,
+    };
+    let minima = model.minimize_in(p, limits, &options)?;
+    if args.json {
+        let minima = (minima.iter())
+            .map(|m| {
+                let mut value = with_names(model, serde_json::to_value(m)?, &m.x);
+                if let Value::Object(keys) = &mut value {
+                    keys.remove("free_minimizer_inside");
+                    keys.insert("inside".into(), json!(m.free_minimizer_inside));
+                }
+                Ok(value)
+            })
+            .collect::<Result<_>>()?;
+        print_json(minima)?;
+    } else {
+        print(&of_rows(model, p, &minima, |m| describe_bounded(model, m)))?;
+    }
+    let open: Vec<&BoundedMinimum> = (minima.iter())
+        .filter(|m| m.status != BoxStatus::Converged)
+        .collect();
+    let share = (open.iter().map(|m| m.gap / m.spread)).fold(0.0, f64::max);
+    let gap = open.iter().map(|m| m.gap).fold(0.0, f64::max);
+    let advice = match open.iter().any(|m| m.status == BoxStatus::MaxCells) {
+        true => format!("more than --max-cells {} may close it", args.max_cells),
+        false => "rounding hides the rest".to_string(),
+    };
+    if open.is_empty() {
+        return Ok(Outcome::Done);
+    }
+    eprintln!(
+        "the proved gap is {}, {} of the spread of values in the box and not within {:e}; {advice}",
+        at_most(gap, 2),
+        at_most(share, 2),
+        args.gap
+    );
+    Ok(Outcome::NotMet)
+}
+
+/// A minimum in a box in words.
+fn describe_bounded(model: &NamedModel, minimum: &BoundedMinimum) -> String {
+    format!(
+        "minimum in the box {} = {} at {}\n  proved of the network: every value in the box >= {}, gap <= {}, found with {} cells\n{}",
+        shown(&model.targets()[0]),
+        minimum.value,
+        named(&model.inputs(), &minimum.x),
+        at_least(minimum.lower, 17),
+        at_most(minimum.gap, 2),
+        minimum.cells,
+        match minimum.free_minimizer_inside {
+            true => "  the minimum without the box is within it\n",
+            false => "",
+        }
+    )
 }
 
 /// Why minima are not as near as asked for, and what would help.

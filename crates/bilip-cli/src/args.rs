@@ -148,6 +148,9 @@ pub struct Fit {
         value_name = "POINT"
     )]
     pub minimum: Option<Vec<f64>>,
+    /// One minimum value for all parameters; without, it depends on them
+    #[arg(long)]
+    pub constant_offset: bool,
     /// Dimension of a classifier's feature map [default: the inputs, at least 8]
     #[arg(long, value_name = "COUNT")]
     pub width: Option<usize>,
@@ -285,13 +288,27 @@ pub struct Invert {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  bilip minimize oven.safetensors --json")]
+#[command(
+    after_help = "In a box the answer has a proved gap to every other value there; it closes for up to about four inputs that are not fixed.\n\nExample:\n  bilip minimize oven.safetensors --box temperature=180:210,minutes=20: --json"
+)]
 pub struct Minimize {
     /// Model file
     pub model: PathBuf,
+    /// Within a box: NAME=LOW:HIGH, a side may be left open, or data for the ranges of the data
+    #[arg(long = "box", allow_hyphen_values = true, value_name = "NAME=LOW:HIGH,...")]
+    pub limits: Vec<String>,
+    /// With inputs fixed
+    #[arg(long, allow_hyphen_values = true, value_name = "NAME=VALUE,...")]
+    pub fix: Vec<String>,
     /// Proved distance to reach [default: 1e-8, or that times the unit of the widest input]
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, conflicts_with_all = ["limits", "fix"])]
     pub tol: Option<f64>,
+    /// Proved gap to reach in a box, as a share of the spread of its values
+    #[arg(long, default_value_t = 1e-6, allow_negative_numbers = true)]
+    pub gap: f64,
+    /// Largest number of cells that a box is divided into
+    #[arg(long, default_value_t = 50_000, value_name = "COUNT")]
+    pub max_cells: usize,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

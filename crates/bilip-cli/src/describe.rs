@@ -65,6 +65,13 @@ fn layers<T: Real>(network: &Network<T>) -> (Vec<String>, usize) {
         }
         (text, count)
     }
+    /// Widths and number of weights.
+    fn perceptron<T: Real>(mlp: &bilip::Mlp<T>) -> (Vec<usize>, usize) {
+        let mut sizes = vec![mlp.inputs()];
+        sizes.extend(mlp.layers().iter().map(|(_, b)| b.len()));
+        let weights = mlp.layers().iter().map(|(w, b)| w.nrows() * w.ncols() + b.len());
+        (sizes, weights.sum())
+    }
     fn partial<T: Real>(g: &bilip::PartialBiLipNet<T>) -> (Vec<String>, usize) {
         let (mut text, mut count) = net(g.net());
         // The network's own biases play no part.
@@ -76,12 +83,9 @@ fn layers<T: Real>(network: &Network<T>) -> (Vec<String>, usize) {
             .map(|l| l.hidden_bias().len())
             .sum::<usize>();
         for mlp in g.orthogonal_bias().iter().chain(g.hidden_bias()) {
-            let mut sizes = vec![mlp.inputs()];
-            for (w, b) in mlp.layers() {
-                sizes.push(b.len());
-                count += w.nrows() * w.ncols() + b.len();
-            }
+            let (sizes, weights) = perceptron(mlp);
             text.push(format!("bias network: {sizes:?}"));
+            count += weights;
         }
         (text, count)
     }
@@ -93,7 +97,15 @@ fn layers<T: Real>(network: &Network<T>) -> (Vec<String>, usize) {
         Network::BiLipNet(g) => net(g),
         Network::PlNet(f) => net(f.net()),
         Network::PartialBiLipNet(g) => partial(g),
-        Network::PartialPlNet(f) => partial(f.net()),
+        Network::PartialPlNet(f) => {
+            let (mut text, mut count) = partial(f.net());
+            if let Some(mlp) = f.offset_network() {
+                let (sizes, weights) = perceptron(mlp);
+                text.push(format!("offset network: {sizes:?}"));
+                count += weights;
+            }
+            (text, count)
+        }
         Network::Classifier(c) => {
             let (mut text, mut count) = net(c.net());
             let (process, weights) = process(c.head(), c.net().dim());

@@ -69,6 +69,7 @@ fn settings(args: &args::Fit) -> FitSettings {
         householder: args.householder,
         general: args.general,
         minimum: args.minimum.clone(),
+        constant_offset: args.constant_offset,
         width: args.width,
         features: args.features,
         length_scale: args.length_scale,

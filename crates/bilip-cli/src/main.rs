@@ -11,6 +11,7 @@ mod fit;
 mod fit_report;
 mod fit_table;
 mod import;
+mod limits;
 mod memory;
 mod model;
 mod plot;

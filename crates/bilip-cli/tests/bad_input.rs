@@ -385,6 +385,48 @@ fn every_bad_input_is_one_clear_message() {
             "missing.csv",
         ),
         (
+            "minimize pl.safetensors --box pressure=0:1".into(),
+            "no input \"pressure\"; its inputs are temperature, minutes",
+        ),
+        (
+            "minimize pl.safetensors --box minutes=9:2".into(),
+            "must not be the larger",
+        ),
+        (
+            "minimize pl.safetensors --box minutes=nan:2".into(),
+            "\"nan\" is not a number",
+        ),
+        (
+            "minimize pl.safetensors --box minutes".into(),
+            "give NAME=LOW:HIGH",
+        ),
+        ("minimize pl.safetensors --box minutes=3".into(), "give LOW:HIGH"),
+        (
+            "minimize pl.safetensors --box minutes=1:2,minutes=1:3".into(),
+            "minutes is there twice",
+        ),
+        (
+            "minimize pl.safetensors --box minutes=inf:".into(),
+            "no number in it",
+        ),
+        ("minimize pl.safetensors --box minutes=1:2,".into(), "is empty"),
+        (
+            "minimize pl.safetensors --fix minutes=9 --box minutes=1:2".into(),
+            "contradicts --box",
+        ),
+        (
+            "minimize pl.safetensors --fix minutes=inf".into(),
+            "not a finite number",
+        ),
+        (
+            "minimize pl.safetensors --fix minutes=1 --gap 0".into(),
+            "tolerance = 0",
+        ),
+        (
+            "minimize pl.safetensors --fix minutes=1 --max-cells 0".into(),
+            "max_cells = 0",
+        ),
+        (
             "eval partial.safetensors -i single.csv --at wide.csv".into(),
             "5 columns, but the model has 1 parameters",
         ),

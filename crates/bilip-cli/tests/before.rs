@@ -62,7 +62,9 @@ fn model_files_of_the_version_before_give_the_same_answers() {
             let ours = place.json(&format!("minimize {file} --json"));
             let theirs: Value = serde_json::from_str(&minimum).unwrap();
             let keys = |v: &Value| v.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-            assert_eq!(keys(&ours), keys(&theirs), "{name}");
+            for key in keys(&theirs) {
+                assert!(keys(&ours).contains(&key), "{name}: {key}");
+            }
             let x = |v: &Value| -> Vec<f64> {
                 let x = v["x"].as_array().unwrap();
                 x.iter().map(|x| x.as_f64().unwrap()).collect()

@@ -507,6 +507,119 @@ fn benches_report_what_they_say() {
 }
 
 #[test]
+fn a_minimum_in_a_box_has_a_proved_gap() {
+    let place = Place::new();
+    place.ok(&format!(
+        "fit {} --target loss --hidden 16,16 --epochs 20 -o m.safetensors",
+        oven()
+    ));
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let free = place.json("minimize m.safetensors --json");
+    assert_eq!(free["at"]["temperature"], free["x"][0]);
+    assert_eq!(free["within_data"], true);
+    // The minimum without a box is within the data.
+    let data = place.json("minimize m.safetensors --box data --json");
+    assert_eq!(data["inside"], true);
+    assert!((number(&data["value"]) - number(&free["value"])).abs() <= 1e-9 * number(&free["value"]).abs());
+    let edge = number(&free["x"][0]) + 20.0;
+    let found = place.json(&format!(
+        "minimize m.safetensors --box temperature={edge}: --json"
+    ));
+    assert_eq!(
+        (&found["status"], &found["inside"]),
+        (&"converged".into(), &false.into())
+    );
+    assert_eq!(number(&found["at"]["temperature"]), edge);
+    assert!(number(&found["cells"]) >= 1.0 && number(&found["gap"]) <= 1e-6 * number(&found["spread"]));
+    assert!(number(&found["lower"]) > number(&free["value"]));
+    // No value in the box is below it.
+    let rows: String = (0..400)
+        .map(|k| format!("{},{}\n", edge + f64::from(k % 20), 4 * (k / 20)))
+        .collect();
+    place.write("x.csv", format!("temperature,minutes\n{rows}"));
+    place.ok("eval m.safetensors -i x.csv -o y.csv");
+    for row in place.csv("y.csv").1 {
+        assert!(number(&found["lower"]) <= row[0] + 1e-9, "{row:?}");
+    }
+    let fixed = place.json(&format!(
+        "minimize m.safetensors --fix temperature={edge},minutes=30 --json"
+    ));
+    assert_eq!(fixed["x"], serde_json::json!([edge, 30.0]));
+    assert!(number(&fixed["value"]) >= number(&found["lower"]));
+    let text = place.ok(&format!(
+        "minimize m.safetensors --box \"temperature\"={edge}:400,minutes=:50"
+    ));
+    assert!(
+        text.contains("minimum in the box loss = ") && text.contains("every value in the box >= "),
+        "{text}"
+    );
+    // A gap that cannot be reached is stated, and is no success.
+    let run = place.run("minimize m.safetensors --box temperature=0:100 --gap 1e-300");
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert!(run.stderr.contains("the proved gap is "), "{}", run.stderr);
+    // A model that leads out of its data says so.
+    let rows: String = (0..60)
+        .map(|k| format!("{k},{}\n", (k + 40) * (k + 40)))
+        .collect();
+    place.write("slope.csv", format!("a,y\n{rows}"));
+    place.ok("fit slope.csv --target y --hidden 8,8 --epochs 20 -o s.safetensors");
+    let text = place.ok("minimize s.safetensors");
+    if place.json("minimize s.safetensors --json")["within_data"] == false {
+        assert!(text.contains("--box data"), "{text}");
+    }
+    let data = place.json("minimize s.safetensors --box data --json");
+    let at = number(&data["at"]["a"]);
+    assert!((0.0..=59.0).contains(&at), "{at}");
+}
+
+#[test]
+fn the_value_of_the_minimum_depends_on_the_parameters() {
+    let place = Place::new();
+    let rows: String = (0..600)
+        .map(|k| {
+            let (x, p) = (f64::from(k % 25) / 12.0 - 1.0, f64::from(k / 25) / 12.0 - 1.0);
+            format!("{x},{p},{}\n", 2.0 * (x - 0.5 * p).powi(2) + 5.0 * p)
+        })
+        .collect();
+    place.write("t.csv", format!("x,p,y\n{rows}"));
+    let fit = |more: &str, file: &str| {
+        let summary = place.json(&format!(
+            "fit t.csv --target y --params p --hidden 8,8 --epochs 40 --json {more} -o {file}"
+        ));
+        summary["train_rmse"][0].as_f64().unwrap()
+    };
+    let with = fit("", "with.safetensors");
+    let constant = fit("--constant-offset", "constant.safetensors");
+    assert!(with < 0.2 * constant, "{with} {constant}");
+    assert_eq!(place.json("certify with.safetensors --json")["holds"], true);
+    place.write("p.csv", "p\n-0.8\n0.8\n");
+    let minima = place.json("minimize with.safetensors --at p.csv --json");
+    for (k, p) in [-0.8, 0.8].into_iter().enumerate() {
+        let value = minima[k]["value"].as_f64().unwrap();
+        assert!((value - 5.0 * p).abs() < 0.5, "{value} at {p}");
+        let x = minima[k]["at"]["x"].as_f64().unwrap();
+        assert!((x - 0.5 * p).abs() < 0.3, "{x} at {p}");
+    }
+    assert!(
+        place
+            .ok("inspect with.safetensors")
+            .contains("offset network: [1, 64, 64, 1]")
+    );
+    place.ok("export with.safetensors --onnx with.onnx");
+    // In a box, too.
+    let bounded = place.json("minimize with.safetensors --at p.csv --box x=0.6: --json");
+    assert!(bounded[1]["lower"].as_f64() >= minima[1]["value"].as_f64());
+    let run = place.run("fit t.csv --target y --constant-offset -o m.safetensors");
+    assert_eq!(run.code, 2);
+    assert!(
+        run.stderr
+            .contains("--constant-offset: only a plnet of parameters"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
 fn help_fits_the_screen_and_has_an_example() {
     let place = Place::new();
     let top = place.ok("--help");

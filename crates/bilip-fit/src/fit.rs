@@ -12,7 +12,7 @@ use crate::recipe::Recipe;
 use crate::search::Search;
 use crate::settings::FitSettings;
 use crate::table::Table;
-use crate::work::{Fitted, Job};
+use crate::work::{Fitted, Job, has_offset_network};
 
 /// What a fit has come to.
 #[derive(Debug)]
@@ -88,8 +88,15 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     let mut prepared = prepare(settings, table)?;
     let recipe = Recipe::plain(settings, &prepared);
     check_parameters(settings, &recipe)?;
-    let folder = (settings.checkpoints.as_ref())
-        .map(|(path, print)| Folder::new(path, print, table, prepared.reversed));
+    let folder = (settings.checkpoints.as_ref()).map(|(path, print)| {
+        Folder::new(
+            path,
+            print,
+            table,
+            prepared.reversed,
+            has_offset_network(settings),
+        )
+    });
     let nothing_to_resume = settings.resume && folder.as_ref().is_none_or(|f| !f.path.exists());
     let mut answer = None;
     let mut fitted = match settings.is_plain() {

@@ -2,7 +2,7 @@
 
 use bilip::faer::Mat;
 use bilip::{BiLipNet, BiLipschitz, Mlp, Network, Real};
-use bilip_burn::{Accumulation, GpNet, Loss, MonLip, PartialPlNet, PlNet};
+use bilip_burn::{Accumulation, GpNet, Loss, MonLip, PlNet};
 use burn::tensor::backend::AutodiffBackend;
 
 use crate::error::{Error, Result};
@@ -129,6 +129,20 @@ pub(crate) fn freeze_plnet<B: AutodiffBackend, T: Real>(
     }))
 }
 
+/// The layers of a network of p, with the scale of p in the first.
+fn folded<T: Real>(mlp: &Mlp<T>, prepared: &Prepared) -> Vec<(Mat<f64>, Vec<f64>)> {
+    let mut layers = mlp.convert::<f64>().layers().to_vec();
+    if let Some((weight, bias)) = layers.first_mut() {
+        let (center, scale) = (&prepared.p.center, &prepared.p.scale);
+        let folded = Mat::from_fn(weight.nrows(), weight.ncols(), |i, j| weight[(i, j)] / scale[j]);
+        for (i, b) in bias.iter_mut().enumerate() {
+            *b -= (0..center.len()).map(|j| folded[(i, j)] * center[j]).sum::<f64>();
+        }
+        *weight = folded;
+    }
+    layers
+}
+
 /// A partial network in the user's units; the scale of p goes into the first layers of the bias
 /// networks.
 pub(crate) fn partial<T: Real>(
@@ -137,22 +151,10 @@ pub(crate) fn partial<T: Real>(
     recipe: &Recipe,
     potential: bool,
 ) -> Result<bilip::PartialBiLipNet<T>> {
-    let fold = |mlps: &[Mlp<T>]| {
-        mlps.iter()
-            .map(|mlp| {
-                let mut layers = mlp.convert::<f64>().layers().to_vec();
-                if let Some((weight, bias)) = layers.first_mut() {
-                    let (center, scale) = (&prepared.p.center, &prepared.p.scale);
-                    let folded =
-                        Mat::from_fn(weight.nrows(), weight.ncols(), |i, j| weight[(i, j)] / scale[j]);
-                    for (i, b) in bias.iter_mut().enumerate() {
-                        *b -= (0..center.len()).map(|j| folded[(i, j)] * center[j]).sum::<f64>();
-                    }
-                    *weight = folded;
-                }
-                Ok(Mlp::new(layers)?.convert::<T>())
-            })
-            .collect::<Result<Vec<_>>>()
+    let fold = |mlps: &[Mlp<T>]| -> Result<Vec<Mlp<T>>> {
+        (mlps.iter())
+            .map(|mlp| Ok(Mlp::new(folded(mlp, prepared))?.convert::<T>()))
+            .collect()
     };
     let net = scaled(frozen.net().clone(), prepared, recipe, potential)?;
     let mut orthogonal_bias = fold(frozen.orthogonal_bias())?;
@@ -172,15 +174,24 @@ pub(crate) fn partial<T: Real>(
     )?)
 }
 
-pub(crate) fn freeze_partial_plnet<B: AutodiffBackend, T: Real>(
-    model: &PartialPlNet<B>,
+/// A partial PL network in the user's units; the scale of its values goes into the last layer of
+/// the offset network, their center into the constant beside it.
+pub(crate) fn freeze_partial_plnet<T: Real>(
+    frozen: &bilip::PartialPlNet<T>,
     prepared: &Prepared,
     recipe: &Recipe,
 ) -> Result<Network<T>> {
-    let frozen = model.freeze::<T>()?;
     let net = partial(frozen.net(), prepared, recipe, true)?;
-    Ok(Network::PartialPlNet(bilip::PartialPlNet::new(
-        net,
-        offset(frozen.offset() + recipe.level, prepared),
-    )?))
+    let scaled = bilip::PartialPlNet::new(net, offset(frozen.offset() + recipe.level, prepared))?;
+    let Some(mlp) = frozen.offset_network() else {
+        return Ok(Network::PartialPlNet(scaled));
+    };
+    let mut layers = folded(mlp, prepared);
+    if let Some((weight, bias)) = layers.last_mut() {
+        let scale = prepared.y.scale[0];
+        *weight = Mat::from_fn(weight.nrows(), weight.ncols(), |i, j| scale * weight[(i, j)]);
+        bias.iter_mut().for_each(|b| *b *= scale);
+    }
+    let offset_network = Mlp::new(layers)?.convert::<T>();
+    Ok(Network::PartialPlNet(scaled.with_offset_network(offset_network)?))
 }

@@ -35,6 +35,9 @@ const FIRST_STEPS: f64 = 1_000.0;
 /// Steps of a member of the ensemble at a budget of one.
 const LAST_STEPS: f64 = 8_000.0;
 
+/// The last round has at most this many candidates.
+const FINALISTS: usize = 3;
+
 /// Tables with fewer rows are judged on several parts.
 const SMALL: usize = 1_000;
 
@@ -299,7 +302,7 @@ fn search<B: AutodiffBackend>(
             better.push(linear.clone());
         }
         trials.extend(ranked);
-        if left.len() == 2 {
+        if left.len() <= FINALISTS {
             break;
         }
         left = better;
@@ -358,7 +361,7 @@ fn count_runs(candidates: usize, rows: usize) -> usize {
     let (mut left, mut round, mut count) = (candidates, 1, 0);
     while left > 1 {
         count += left * if rows < SMALL { round } else { 1 };
-        if left == 2 {
+        if left <= FINALISTS {
             break;
         }
         left = left.div_ceil(2);

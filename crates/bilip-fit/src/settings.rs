@@ -52,6 +52,7 @@ pub enum Optimizer {
 /// | `householder` | none | orthogonal layers as products of N reflections instead of Cayley transforms |
 /// | `general` | false | Q of the general form, `QᵀQ ⪯ I` |
 /// | `minimum` | none | the point where the minimum is known to be |
+/// | `constant_offset` | false | one minimum value for all parameters, as in the paper; otherwise it depends on them |
 /// | `width`, `features`, `length_scale` | see there | of a classifier |
 /// | `in_units`, `no_standardize` | false | bounds in the user's units, with one factor for all columns; columns as they are |
 /// | `epochs` | 300 | of a plain fit, which it asks for |
@@ -96,6 +97,8 @@ pub struct FitSettings {
     pub general: bool,
     /// The known minimum.
     pub minimum: Option<Vec<f64>>,
+    /// Whether the minimum of a PL network of parameters has one value for all of them.
+    pub constant_offset: bool,
     /// Dimension of a classifier's feature map; that of the inputs, at least 8, if not given.
     pub width: Option<usize>,
     /// Random features of a classifier's Gaussian process; 1,024 if not given.
@@ -163,6 +166,7 @@ impl FitSettings {
             householder: None,
             general: false,
             minimum: None,
+            constant_offset: false,
             width: None,
             features: None,
             length_scale: None,
@@ -296,6 +300,13 @@ impl FitSettings {
                 Error::value("features", features, "must be between 1 and 8192"),
             )?;
         }
+        need(
+            !self.constant_offset || (self.model == ModelKind::PlNet && !self.params.is_empty()),
+            Error::setting(
+                "constant_offset",
+                "only a plnet of parameters has an offset that could depend on them",
+            ),
+        )?;
         need(
             self.minimum.is_none() || (self.model == ModelKind::PlNet && self.params.is_empty()),
             Error::setting(

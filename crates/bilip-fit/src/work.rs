@@ -20,6 +20,14 @@ use crate::settings::{FitSettings, ModelKind, Optimizer};
 /// Random features of a classifier's process when nothing is said of them.
 const DEFAULT_FEATURES: usize = 1_024;
 
+/// Hidden widths of the network of a minimum's value.
+const OFFSET_NETWORK: [usize; 2] = [64, 64];
+
+/// Whether the value of the minimum is a function of the parameters.
+pub(crate) fn has_offset_network(settings: &FitSettings) -> bool {
+    settings.model == ModelKind::PlNet && !settings.params.is_empty() && !settings.constant_offset
+}
+
 /// A trained model, frozen, in the user's units.
 #[derive(Clone, Debug)]
 pub(crate) struct Fitted {
@@ -152,13 +160,28 @@ pub(crate) fn train_model<B: AutodiffBackend>(job: &Job<'_>, device: &B::Device)
             );
             let net = config.init::<B>(device)?;
             if kind == ModelKind::PlNet {
-                let trained = trained(PartialPlNet::new(net), job)?;
-                store(
-                    settings.precision,
-                    &trained,
-                    |m| freeze_partial_plnet::<_, f32>(m, prepared, recipe),
-                    |m| freeze_partial_plnet::<_, f64>(m, prepared, recipe),
-                )?
+                let model = PartialPlNet::new(net);
+                match has_offset_network(settings) {
+                    true => {
+                        let model = model.with_offset_network(&OFFSET_NETWORK, recipe.seed)?;
+                        let trained = trained(model, job)?;
+                        store(
+                            settings.precision,
+                            &trained,
+                            |m| freeze_partial_plnet::<f32>(&m.freeze()?, prepared, recipe),
+                            |m| freeze_partial_plnet::<f64>(&m.freeze()?, prepared, recipe),
+                        )?
+                    }
+                    false => {
+                        let trained = trained(model, job)?;
+                        store(
+                            settings.precision,
+                            &trained,
+                            |m| freeze_partial_plnet::<f32>(&m.freeze()?, prepared, recipe),
+                            |m| freeze_partial_plnet::<f64>(&m.freeze()?, prepared, recipe),
+                        )?
+                    }
+                }
             } else {
                 let trained = trained(net, job)?;
                 store(

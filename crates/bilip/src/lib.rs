@@ -35,7 +35,9 @@ pub use layers::monlip::{FormulaConstants, MonLip, MonLipExplicit, MonLipFree, R
 pub use layers::orthogonal::Orthogonal;
 pub use layers::scaling::Scaling;
 pub use layers::stack::LayerRef;
-pub use minimum::{GradientMethod, GradientPath, Minimum, distance_to_minimum};
+pub use minimum::{
+    BoundedMinimum, BoxOptions, BoxStatus, GradientMethod, GradientPath, Minimum, distance_to_minimum,
+};
 #[cfg(feature = "onnx")]
 pub use model::onnx::Onnx;
 pub use model::{FORMAT_VERSION, MAX_FILE_SIZE, Model, Network, Stored, StoredCertificate};

@@ -17,5 +17,5 @@ pub use gp::GpNet;
 pub use image::{ConvFeatures, ConvFeaturesConfig};
 pub use partial::{PartialBiLipNet, PartialConfig};
 pub use pooled::PooledProjection;
-pub use potential::{PartialPlNet, PlNet, Quadratic};
+pub use potential::{OffsetPlNet, PartialPlNet, PlNet, Quadratic};
 pub use predict::Predict;

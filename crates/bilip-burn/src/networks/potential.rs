@@ -10,6 +10,7 @@ use super::bilipnet::BiLipNet;
 use super::partial::PartialBiLipNet;
 use super::predict::Predict;
 use crate::base::{Columns, Error, Result, numbers, vector};
+use crate::layers::{Mlp, MlpConfig};
 
 /// `½‖G(x)‖² + c`, or `½‖G(x) − G(x₀)‖² + c` when the minimizer x₀ is known, to be trained.
 #[derive(Module, Debug)]
@@ -140,6 +141,86 @@ impl<B: Backend> PartialPlNet<B> {
     /// When a parameter is not a finite number.
     pub fn freeze<T: Real>(&self) -> Result<bilip::PartialPlNet<T>> {
         Ok(bilip::PartialPlNet::new(self.net.freeze()?, self.offset_value())?)
+    }
+}
+
+/// A partial PL network with an offset of its own for every p, `½‖G(x; p)‖² + c + c(p)` with a
+/// perceptron `c(p)`, to be trained. The guarantee in x is that of [`PartialPlNet`].
+///
+/// A module of its own, so that checkpoints of networks without one stay as they are.
+#[derive(Module, Debug)]
+pub struct OffsetPlNet<B: Backend> {
+    potential: PartialPlNet<B>,
+    offset_network: Mlp<B>,
+}
+
+impl<B: Backend> PartialPlNet<B> {
+    /// The same network plus a perceptron of p with these hidden widths, which starts at zero.
+    ///
+    /// # Errors
+    /// On widths of zero.
+    pub fn with_offset_network(self, widths: &[usize], seed: u64) -> Result<OffsetPlNet<B>> {
+        let device = self.net.devices().into_iter().next().unwrap_or_default();
+        let sizes = widths.iter().copied().chain([1]).collect();
+        let mut offset_network = MlpConfig::new(self.net.parameters(), sizes)
+            .with_seed(seed)
+            .with_dtype(precision(&self.net))
+            .init(&device)?;
+        if let Some(last) = offset_network.layers.last_mut() {
+            // Nothing is added until training says what.
+            last.weight = Param::from_tensor(last.weight.val().zeros_like());
+        }
+        Ok(OffsetPlNet {
+            potential: self,
+            offset_network,
+        })
+    }
+}
+
+impl<B: Backend> OffsetPlNet<B> {
+    /// The network without its offset `c(p)`.
+    pub fn potential(&self) -> &PartialPlNet<B> {
+        &self.potential
+    }
+
+    /// `½‖G(x; p)‖² + c + c(p)`.
+    ///
+    /// # Shapes
+    /// `[batch, n]` and `[batch, parameters] → [batch]`
+    pub fn forward(&self, x: Tensor<B, 2>, p: Tensor<B, 2>) -> Tensor<B, 1> {
+        let offset = self.offset_network.forward(p.clone()).squeeze_dim::<1>(1);
+        self.potential.forward(x, p) + offset
+    }
+
+    /// The certified explicit partial PL network.
+    ///
+    /// # Errors
+    /// When a parameter is not a finite number.
+    pub fn freeze<T: Real>(&self) -> Result<bilip::PartialPlNet<T>> {
+        Ok((self.potential.freeze::<T>()?).with_offset_network(self.offset_network.freeze()?)?)
+    }
+}
+
+impl<B: Backend> Predict<B> for OffsetPlNet<B> {
+    fn predict(&self, x: Tensor<B, 2>, p: Option<Tensor<B, 2>>) -> Tensor<B, 2> {
+        let parameters = self.potential.net.parameters();
+        let p = p.unwrap_or_else(|| Tensor::zeros([x.dims()[0], parameters], (&x.device(), x.dtype())));
+        self.forward(x, p).unsqueeze_dim(1)
+    }
+
+    fn current_bounds(&self) -> Option<Bounds> {
+        self.potential.current_bounds()
+    }
+
+    fn columns(&self) -> Columns {
+        self.potential.columns()
+    }
+
+    fn settle(self) -> Self {
+        OffsetPlNet {
+            potential: self.potential.settle(),
+            ..self
+        }
     }
 }
 

@@ -294,6 +294,23 @@ fn partial_networks_train_and_freeze() {
         .minimize(&[0.5, 0.5, -0.5, 0.25], &Default::default())
         .unwrap();
     assert!(minima.iter().all(|m| m.distance_bound <= 1e-8));
+
+    // With an offset of its own for every p: at first the same function.
+    let plain = PartialPlNet::new(config.init::<B>(&Default::default()).unwrap());
+    let before = plain.freeze::<f64>().unwrap();
+    let model = plain.with_offset_network(&[8], 3).unwrap();
+    let (x, p) = ([0.3, -0.2], [0.5, 0.25]);
+    let start = model.freeze::<f64>().unwrap();
+    assert_eq!(start.value(&x, &p).unwrap(), before.value(&x, &p).unwrap());
+    let trained = train::<B, _>(model, &table, None, &settings).unwrap();
+    assert!(trained.history[39].train_loss < 0.5 * trained.history[0].train_loss);
+    let frozen = trained.model.freeze::<f64>().unwrap();
+    assert!(frozen.verify().holds());
+    let minima = frozen
+        .minimize(&[0.5, 0.5, -0.5, 0.25], &Default::default())
+        .unwrap();
+    assert!(minima.iter().all(|m| m.distance_bound <= 1e-8));
+    assert_ne!(minima[0].value, minima[1].value);
 }
 
 #[test]

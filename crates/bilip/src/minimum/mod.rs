@@ -1,4 +1,12 @@
-//! Minima of PL networks: the answer of `minimize`, and plain gradient methods to compare it with.
+//! Minima of PL networks: the answers of `minimize` and `minimize_in`, and plain gradient methods
+//! to compare them with.
+
+mod bounded;
+mod bundle;
+mod cells;
+mod relax;
+
+pub use bounded::{BoundedMinimum, BoxOptions, BoxStatus};
 
 use serde::{Deserialize, Serialize};
 
@@ -42,12 +50,14 @@ impl Minimum {
         }
     }
 
-    pub(crate) fn from_inverse(inverse: Inverse, n: usize, offset: f64) -> Vec<Self> {
+    /// One for every row, with the offset of each.
+    pub(crate) fn from_inverse(inverse: Inverse, n: usize, offsets: &[f64]) -> Vec<Self> {
         inverse
             .x
             .chunks_exact(n)
             .zip(&inverse.rows)
-            .map(|(x, row)| {
+            .zip(offsets)
+            .map(|((x, row), offset)| {
                 let residual = row.residual_bound;
                 Minimum {
                     x: x.to_vec(),
@@ -75,7 +85,7 @@ impl<T: Real> PlNet<T> {
             ));
         }
         let inverse = self.net().inverse(&vec![0.0; self.dim()], options)?;
-        Ok(Minimum::from_inverse(inverse, self.dim(), self.offset()).remove(0))
+        Ok(Minimum::from_inverse(inverse, self.dim(), &[self.offset()]).remove(0))
     }
 }
 
@@ -88,7 +98,8 @@ impl<T: Real> PartialPlNet<T> {
         let rows = check_batch("p", p, self.net().parameters())?;
         let n = self.net().dim();
         let inverse = self.net().inverse(&vec![0.0; rows * n], p, options)?;
-        Ok(Minimum::from_inverse(inverse, n, self.offset()))
+        let offsets: Vec<f64> = self.offsets(p)?.iter().map(|(value, _)| *value).collect();
+        Ok(Minimum::from_inverse(inverse, n, &offsets))
     }
 }
 

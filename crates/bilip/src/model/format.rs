@@ -10,8 +10,8 @@ use crate::certify::LayerKind;
 use crate::layers::activation::Activation;
 
 /// The newest version of the file format. Networks on vectors are written as version 1, networks on
-/// images as 2.
-pub const FORMAT_VERSION: u32 = 2;
+/// images as 2, partial PL networks with an offset network as 3.
+pub const FORMAT_VERSION: u32 = 3;
 
 /// Files larger than this are refused: 4 GiB.
 pub const MAX_FILE_SIZE: u64 = 4 << 30;
@@ -108,6 +108,9 @@ pub(super) struct Header<C> {
     pub(super) orthogonal_bias_networks: Vec<MlpSizes>,
     #[serde(default)]
     pub(super) hidden_bias_networks: Vec<MlpSizes>,
+    /// The network of a partial PL network's offset, in format version 3 alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) offset_network: Option<MlpSizes>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) head: Option<Head>,
     /// Written as a [`Certificate`], read as a [`StoredCertificate`].

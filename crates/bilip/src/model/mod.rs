@@ -36,7 +36,7 @@ use crate::base::files::write_file;
 use crate::base::real::Precision;
 use crate::certify::{Certificate, out_of_range};
 use crate::inverse::{Inverse, InverseOptions};
-use crate::minimum::Minimum;
+use crate::minimum::{BoundedMinimum, BoxOptions, Minimum};
 
 /// What a model file holds: a network of any kind and precision, and where it came from. One set of
 /// verbs for all.
@@ -228,6 +228,24 @@ impl Model {
         }
     }
 
+    /// The minimum in a box, `limits[i] = (low, high)` for every input, with a proved gap: one, or
+    /// one per row of p for a partial network; see [`PlNet::minimize_in`](crate::PlNet::minimize_in).
+    ///
+    /// # Errors
+    /// On a box that holds no point, settings out of range, rows of p of the wrong size, and
+    /// networks that are no scalar.
+    pub fn minimize_in(
+        &self,
+        p: &[f64],
+        limits: &[(f64, f64)],
+        options: &BoxOptions,
+    ) -> Result<Vec<BoundedMinimum>> {
+        match &self.network {
+            Stored::F32(n) => n.minimize_in(p, limits, options),
+            Stored::F64(n) => n.minimize_in(p, limits, options),
+        }
+    }
+
     /// The distance to a minimum that makes sense: a hundred-millionth of the largest unit that
     /// inputs are divided by.
     pub fn natural_tolerance(&self) -> f64 {
@@ -288,7 +306,7 @@ impl Model {
             serde_json::from_str(text).map_err(|e| Error::file(format!("metadata: {e}")))?;
         let of_text = |e: serde_json::Error| Error::file(format!("metadata: {e}"));
         let (network, provenance, stored) = match version.format_version {
-            1 => {
+            1 | 3 => {
                 strict::check_metadata(text).map_err(|e| Error::file(format!("metadata: {e}")))?;
                 let header: Header<StoredCertificate> = serde_json::from_str(text).map_err(of_text)?;
                 let network = match header.precision {

@@ -6,8 +6,9 @@ use crate::base::error::{Error, Result, check_rows};
 use crate::base::real::Real;
 use crate::certify::Certificate;
 use crate::inverse::{Inverse, InverseOptions};
+use crate::layers::mlp::Mlp;
 use crate::layers::monlip::MonLip;
-use crate::minimum::Minimum;
+use crate::minimum::{BoundedMinimum, BoxOptions, Minimum};
 use crate::networks::bilipnet::BiLipNet;
 use crate::networks::classifier::Classifier;
 use crate::networks::conv::ConvBiLipNet;
@@ -183,6 +184,13 @@ impl<T: Real> Network<T> {
         }
     }
 
+    pub(super) fn offset_network(&self) -> Option<&Mlp<T>> {
+        match self {
+            Network::PartialPlNet(f) => f.offset_network(),
+            _ => None,
+        }
+    }
+
     pub(super) fn monotone(&self) -> Vec<&MonLip<T>> {
         match self {
             Network::MonLip(l) => vec![l],
@@ -321,6 +329,26 @@ impl<T: Real> Network<T> {
             Network::PlNet(f) => Ok(vec![f.minimize(options)?]),
             Network::PartialPlNet(f) => f.minimize(p, options),
             _ => Err(self.cannot("minimize", "is no scalar and has no minimum")),
+        }
+    }
+
+    /// The minimum in a box, `limits[i] = (low, high)`: one, or one per row of p for a partial
+    /// network; see [`PlNet::minimize_in`].
+    ///
+    /// # Errors
+    /// On a box that holds no point, settings out of range, rows of p of the wrong size, and
+    /// networks that are no scalar.
+    pub fn minimize_in(
+        &self,
+        p: &[f64],
+        limits: &[(f64, f64)],
+        options: &BoxOptions,
+    ) -> Result<Vec<BoundedMinimum>> {
+        self.check_parameters(p)?;
+        match self {
+            Network::PlNet(f) => Ok(vec![f.minimize_in(limits, options)?]),
+            Network::PartialPlNet(f) => f.minimize_in(p, limits, options),
+            _ => Err(self.cannot("minimize_in", "is no scalar and has no minimum")),
         }
     }
 

@@ -567,11 +567,12 @@ fn encode<T: Real>(network: &Network<T>, metadata: &BTreeMap<String, String>) ->
         Network::PartialBiLipNet(g) => (graph.net(g.net(), "x", Some(g)), n, g.parameters()),
         Network::PartialPlNet(f) => {
             let g = graph.net(f.net().net(), "x", Some(f.net()));
-            (
-                graph.potential::<T>(&g, None, f.offset()),
-                1,
-                f.net().parameters(),
-            )
+            let mut y = graph.potential::<T>(&g, None, f.offset());
+            if let Some(network) = f.offset_network() {
+                let offset = graph.perceptron(network, "p");
+                y = graph.node("Add", &[&y, &offset], &[]);
+            }
+            (y, 1, f.net().parameters())
         }
         Network::Classifier(c) if !c.head().features().normalized_inputs() => {
             (graph.classifier(c), c.classes() + 1, 0)

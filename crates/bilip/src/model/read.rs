@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The network of a file of format version 1.
+/// The network of a file of format version 1 or 3.
 pub(super) fn read<T: Real>(
     header: &Header<StoredCertificate>,
     mut reader: Reader<'_>,
@@ -128,6 +128,22 @@ pub(super) fn read<T: Real>(
         NetworkKind::ConvBiLipNet | NetworkKind::ImageFeatures | NetworkKind::ImageClassifier
     ) {
         return Err(Error::file("networks on images have format version 2"));
+    }
+    match (header.format_version, &header.offset_network) {
+        (3, None) => {
+            return Err(Error::file(
+                "format version 3 is that of networks with an offset network",
+            ));
+        }
+        (3, Some(_)) if header.kind != NetworkKind::PartialPlNet => {
+            return Err(Error::file("only a partial PL network has an offset network"));
+        }
+        (3, Some(_)) | (_, None) => {}
+        (version, Some(_)) => {
+            return Err(Error::file(format!(
+                "an offset network has format version 3, not {version}"
+            )));
+        }
     }
     if header.kind == NetworkKind::MonLip && blocks != 1 {
         return Err(Error::file(format!(
@@ -200,29 +216,34 @@ pub(super) fn read<T: Real>(
         .with_scalings(input, output)?
         .claiming(header.bounds.into());
     let network = if partial {
+        let mut mlp = |name: &str, sizes: &MlpSizes| -> Result<Mlp<T>> {
+            let mut before = header.parameters;
+            let mut layers = Vec::new();
+            for (i, &size) in sizes.iter().enumerate() {
+                layers.push((
+                    reader.matrix(&format!("{name}.{i}.weight"), size, before)?,
+                    reader.values(&format!("{name}.{i}.bias"), &[size])?,
+                ));
+                before = size;
+            }
+            Mlp::new(layers)
+        };
         let mut mlps = |which: &str, sizes: &[MlpSizes]| -> Result<Vec<Mlp<T>>> {
-            sizes
-                .iter()
-                .enumerate()
-                .map(|(k, sizes)| {
-                    let mut before = header.parameters;
-                    let mut layers = Vec::new();
-                    for (i, &size) in sizes.iter().enumerate() {
-                        layers.push((
-                            reader.matrix(&format!("{which}.{k}.{i}.weight"), size, before)?,
-                            reader.values(&format!("{which}.{k}.{i}.bias"), &[size])?,
-                        ));
-                        before = size;
-                    }
-                    Mlp::new(layers)
-                })
+            (sizes.iter().enumerate())
+                .map(|(k, sizes)| mlp(&format!("{which}.{k}"), sizes))
                 .collect()
         };
         let orthogonal_bias = mlps("orthogonal_bias", &header.orthogonal_bias_networks)?;
         let hidden_bias = mlps("hidden_bias", &header.hidden_bias_networks)?;
         let net = PartialBiLipNet::new(net, orthogonal_bias, hidden_bias)?;
         match header.kind {
-            NetworkKind::PartialPlNet => Network::PartialPlNet(PartialPlNet::new(net, header.offset)?),
+            NetworkKind::PartialPlNet => {
+                let f = PartialPlNet::new(net, header.offset)?;
+                Network::PartialPlNet(match &header.offset_network {
+                    None => f,
+                    Some(sizes) => f.with_offset_network(mlp("offset", sizes)?)?,
+                })
+            }
             _ => Network::PartialBiLipNet(net),
         }
     } else {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use faer::MatRef;
 use safetensors::tensor::{Dtype, TensorView};
 
-use super::format::{Block, Head, Header, ImageHeader, KEY, Step};
+use super::format::{Block, Head, Header, ImageHeader, KEY, MlpSizes, Step};
 use super::network::Network;
 use crate::base::error::{Error, Result};
 use crate::base::real::{Precision, Real};
@@ -21,14 +21,13 @@ use crate::networks::map::BiLipschitz;
 
 impl<T: Real> Network<T> {
     fn header(&self, provenance: &BTreeMap<String, String>) -> Header<Certificate> {
-        let sizes = |mlps: &[Mlp<T>]| {
-            mlps.iter()
-                .map(|mlp| mlp.layers().iter().map(|(w, _)| w.nrows()).collect())
-                .collect()
-        };
+        let widths = |mlp: &Mlp<T>| -> MlpSizes { mlp.layers().iter().map(|(w, _)| w.nrows()).collect() };
+        let sizes = |mlps: &[Mlp<T>]| mlps.iter().map(widths).collect();
+        let offset_network = self.offset_network().map(widths);
         let certificate = self.certificate();
         Header {
-            format_version: 1,
+            // What readers of version 1 would pass over makes another function.
+            format_version: if offset_network.is_some() { 3 } else { 1 },
             kind: self.kind(),
             precision: T::PRECISION,
             n: self.net().map_or(self.dim(), BiLipschitz::dim),
@@ -54,6 +53,7 @@ impl<T: Real> Network<T> {
             known_minimizer: matches!(self, Network::PlNet(f) if f.minimizer().is_some()),
             orthogonal_bias_networks: self.partial().map_or(Vec::new(), |p| sizes(p.orthogonal_bias())),
             hidden_bias_networks: self.partial().map_or(Vec::new(), |p| sizes(p.hidden_bias())),
+            offset_network,
             head: match self {
                 Network::Classifier(c) => Some(head(c.head(), c.inputs(), c.factor())),
                 _ => None,
@@ -104,12 +104,12 @@ impl<T: Real> Network<T> {
                 ("hidden_bias", partial.hidden_bias()),
             ] {
                 for (k, mlp) in mlps.iter().enumerate() {
-                    for (i, (weight, bias)) in mlp.layers().iter().enumerate() {
-                        tensors.matrix(format!("{which}.{k}.{i}.weight"), weight.as_ref());
-                        tensors.vector(format!("{which}.{k}.{i}.bias"), bias);
-                    }
+                    tensors.perceptron(&format!("{which}.{k}"), mlp);
                 }
             }
+        }
+        if let Some(mlp) = self.offset_network() {
+            tensors.perceptron("offset", mlp);
         }
         if let Network::PlNet(f) = self
             && let Some(x) = f.minimizer()
@@ -300,6 +300,13 @@ impl Tensors {
             }
         }
         self.push::<T>(name, vec![m.nrows(), m.ncols()], bytes);
+    }
+
+    fn perceptron<T: Real>(&mut self, name: &str, mlp: &Mlp<T>) {
+        for (i, (weight, bias)) in mlp.layers().iter().enumerate() {
+            self.matrix(format!("{name}.{i}.weight"), weight.as_ref());
+            self.vector(format!("{name}.{i}.bias"), bias);
+        }
     }
 
     fn vector<T: Real>(&mut self, name: String, v: &[T]) {

@@ -2,7 +2,8 @@
 
 use crate::base::error::{Error, Result, check_batch, check_finite, check_rows};
 use crate::base::parallel;
-use crate::base::real::Real;
+use crate::base::real::{Real, UNIT_ROUNDOFF};
+use crate::base::rounding::SAFETY;
 use crate::certify::{Certificate, Proved};
 use crate::inverse::{Inverse, InverseOptions, invert};
 use crate::layers::bias::RowBiases;
@@ -133,7 +134,7 @@ impl<T: Real> PartialBiLipNet<T> {
     }
 
     /// The biases of every row in f64, with bounds on their errors.
-    fn certified_biases(&self, p: &[f64]) -> RowBiases<f64> {
+    pub(crate) fn certified_biases(&self, p: &[f64]) -> Result<RowBiases<f64>> {
         let mut biases = RowBiases {
             layers: Vec::new(),
             errors: Vec::new(),
@@ -171,7 +172,10 @@ impl<T: Real> PartialBiLipNet<T> {
         if let Some(scaling) = self.net.output() {
             constant(&mut biases, scaling);
         }
-        biases
+        for (_, bias) in &biases.layers {
+            check_finite("bias computed from p", bias)?;
+        }
+        Ok(biases)
     }
 
     fn stack(&self, x: &[T], p: &[T]) -> Result<Stack<'_, T>> {
@@ -223,10 +227,7 @@ impl<T: Real> PartialBiLipNet<T> {
     pub fn inverse(&self, y: &[f64], p: &[f64], options: &InverseOptions) -> Result<Inverse> {
         let rows = check_batch("y", y, self.dim())?;
         check_rows("p", p, rows, self.parameters())?;
-        let biases = self.certified_biases(p);
-        for (_, bias) in &biases.layers {
-            check_finite("bias computed from p", bias)?;
-        }
+        let biases = self.certified_biases(p)?;
         with_f64(&self.net.layers(), |layers| {
             invert(&Stack::new(layers, Some(biases)), y, options)
         })
@@ -250,10 +251,14 @@ fn check_mlp<T: Real>(mlp: &Mlp<T>, what: String, inputs: usize, outputs: usize)
 }
 
 /// A partial PL network `f(x; p) = ½‖G(x; p)‖² + c`: for every p one minimum in x.
+///
+/// With an offset network c is `c + c(p)`, so that the minimum has another value for every p. It
+/// changes nothing in the guarantee, which is one in x.
 #[derive(Clone, Debug)]
 pub struct PartialPlNet<T> {
     net: PartialBiLipNet<T>,
     offset: f64,
+    offset_network: Option<Mlp<T>>,
 }
 
 impl<T: Real> PartialPlNet<T> {
@@ -263,7 +268,24 @@ impl<T: Real> PartialPlNet<T> {
     /// When the offset is not finite.
     pub fn new(net: PartialBiLipNet<T>, offset: f64) -> Result<Self> {
         check_finite("offset", &[offset])?;
-        Ok(PartialPlNet { net, offset })
+        Ok(PartialPlNet {
+            net,
+            offset,
+            offset_network: None,
+        })
+    }
+
+    /// The same plus a function of p with one value.
+    ///
+    /// # Errors
+    /// When the perceptron has other inputs than p, more outputs than one, or a number that is not
+    /// finite.
+    pub fn with_offset_network(self, network: Mlp<T>) -> Result<Self> {
+        check_mlp(&network, "offset network".into(), self.net.parameters(), 1)?;
+        Ok(PartialPlNet {
+            offset_network: Some(network),
+            ..self
+        })
     }
 
     /// The network G.
@@ -271,9 +293,34 @@ impl<T: Real> PartialPlNet<T> {
         &self.net
     }
 
-    /// The offset c, the minimum of f for every p.
+    /// The constant c: without an offset network, the minimum of f for every p.
     pub fn offset(&self) -> f64 {
         self.offset
+    }
+
+    /// The network `c(p)` that is added to the constant, where there is one.
+    pub fn offset_network(&self) -> Option<&Mlp<T>> {
+        self.offset_network.as_ref()
+    }
+
+    /// `c + c(p)` for every row of p in f64, each with a bound on its error.
+    pub(crate) fn offsets(&self, p: &[f64]) -> Result<Vec<(f64, f64)>> {
+        let parameters = self.net.parameters();
+        let rows = check_batch("p", p, parameters)?;
+        let Some(network) = &self.offset_network else {
+            return Ok(vec![(self.offset, 0.0); rows]);
+        };
+        let network: Mlp<f64> = network.convert();
+        let offsets: Vec<(f64, f64)> = (p.chunks_exact(parameters))
+            .map(|p| {
+                let (value, error) = network.forward_accurate(p);
+                let sum = self.offset + value[0];
+                (sum, (error + UNIT_ROUNDOFF * sum.abs()) * SAFETY)
+            })
+            .collect();
+        let values: Vec<f64> = offsets.iter().map(|(value, _)| *value).collect();
+        check_finite("offset computed from p", &values)?;
+        Ok(offsets)
     }
 
     /// What has been proved, with the PL constant `μ²`.
@@ -292,7 +339,14 @@ impl<T: Real> PartialPlNet<T> {
     /// As for [`PartialBiLipNet::forward`].
     pub fn value(&self, x: &[T], p: &[T]) -> Result<Vec<T>> {
         let center = vec![T::zero(); self.net.dim()];
-        potential(&self.net.forward(x, p)?, &center, self.offset)
+        let mut values = potential(&self.net.forward(x, p)?, &center, self.offset)?;
+        if let Some(network) = &self.offset_network {
+            for (value, offset) in values.iter_mut().zip(network.forward(p)) {
+                *value += offset;
+            }
+            check_finite("result (numbers out of range)", &values)?;
+        }
+        Ok(values)
     }
 
     /// ∇ₓf at every row.

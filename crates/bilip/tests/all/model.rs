@@ -58,7 +58,7 @@ fn models<T: Real>(activation: Activation) -> Vec<Network<T>> {
         )
         .unwrap()
     };
-    let (first, second) = (partial(), partial());
+    let (first, second, third) = (partial(), partial(), partial());
     let classifier = {
         let mut rng = Rng::new(7);
         let features = RandomFeatures::draw(2, 6, 1.0, true, &mut rng).unwrap();
@@ -71,6 +71,11 @@ fn models<T: Real>(activation: Activation) -> Vec<Network<T>> {
         Network::MonLip(MonLip::from_free(&layer).unwrap()),
         Network::PartialBiLipNet(first),
         Network::PartialPlNet(PartialPlNet::new(second, 0.1).unwrap()),
+        Network::PartialPlNet(
+            (PartialPlNet::new(third, 0.1).unwrap())
+                .with_offset_network(mlp(1))
+                .unwrap(),
+        ),
         Network::BiLipNet(net()),
         Network::BiLipNet(scaled()),
         Network::PlNet(PlNet::new(net(), -1.0 / 3.0).unwrap()),
