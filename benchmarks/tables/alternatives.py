@@ -1,4 +1,4 @@
-"""The four alternatives, with settings one would choose without looking at the task, and their minimizers."""
+"""The four alternatives, with the same settings for every task, and their minimizers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ GP_FIRST_ROWS = 500
 
 GP_REFINEMENTS = 10
 
+Predict = Callable[[np.ndarray], np.ndarray]
+"""From points `[rows, inputs]` to a value each."""
+
 
 @dataclass(frozen=True)
 class Fitted:
     """A fitted alternative of one target."""
 
-    predict: Callable[[np.ndarray], np.ndarray]
+    predict: Predict
     smooth: bool
     """Whether a gradient method can minimize it."""
     rows: int
     """Rows that it was fitted to."""
     note: str = ""
-    deviation: Callable[[np.ndarray], np.ndarray] | None = None
+    deviation: Predict | None = None
     """Standard deviation of a new measurement, if it has one."""
 
 
@@ -103,7 +106,7 @@ def gp(x: np.ndarray, y: np.ndarray, random: np.random.Generator) -> Fitted:
 
 
 def trees(x: np.ndarray, y: np.ndarray, random: np.random.Generator) -> Fitted:
-    """XGBoost, or the boosted trees of scikit-learn where it is not installed; stopped early on a tenth of the rows."""
+    """XGBoost, or the trees of scikit-learn where it is not installed, stopped early."""
     seed = int(random.integers(2**31))
     try:
         import xgboost
@@ -148,13 +151,13 @@ ALTERNATIVES: dict[str, Callable[[np.ndarray, np.ndarray, np.random.Generator], 
 def fit(method: str, x: np.ndarray, y: np.ndarray, random: np.random.Generator) -> Fitted:
     """Fits an alternative to one target."""
     with warnings.catch_warnings():
-        # Of lengths at their limits and of epochs that are used up; neither changes what is measured.
+        # Of lengths at their limits and of epochs used up; neither changes what is measured.
         warnings.simplefilter("ignore")
         return ALTERNATIVES[method](x, y, random)
 
 
 def minimize(fitted: Fitted, x: np.ndarray, y: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """The minimizer of a fitted alternative over the box of the training rows, as well as it can be found."""
+    """The minimizer of an alternative in the box of the training rows, as far as it can be found."""
     low, high = x.min(axis=0), x.max(axis=0)
     width = np.maximum(high - low, 1e-300)
 
@@ -167,10 +170,8 @@ def minimize(fitted: Fitted, x: np.ndarray, y: np.ndarray, random: np.random.Gen
     return np.clip(low + best * width, low, high)
 
 
-def by_gradient(
-    value: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, y: np.ndarray, random: np.random.Generator
-) -> np.ndarray:
-    """L-BFGS-B in the unit box from the best rows, predicted and measured, and from random points."""
+def by_gradient(value: Predict, rows: np.ndarray, y: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """L-BFGS-B from the best rows, predicted and measured, and from random points."""
     from scipy.optimize import minimize as scipy_minimize
 
     n = rows.shape[1]
@@ -183,10 +184,17 @@ def by_gradient(
         around = value(at + steps) / scale
         return float(around[0]), (around[1 : n + 1] - around[n + 1 :]) / (2 * step)
 
-    starts = np.concatenate([rows[np.argsort(predicted)[:8]], rows[np.argsort(y)[:4]], random.uniform(size=(12, n))])
+    starts = np.concatenate(
+        [rows[np.argsort(predicted)[:8]], rows[np.argsort(y)[:4]], random.uniform(size=(12, n))]
+    )
     found = [
         scipy_minimize(
-            objective, start, jac=True, bounds=[(0, 1)] * n, method="L-BFGS-B", options={"ftol": 1e-14, "gtol": 1e-9}
+            objective,
+            start,
+            jac=True,
+            bounds=[(0, 1)] * n,
+            method="L-BFGS-B",
+            options={"ftol": 1e-14, "gtol": 1e-9},
         )
         for start in starts
     ]
@@ -195,9 +203,7 @@ def by_gradient(
     return points[np.argmin(value(points))]
 
 
-def by_chance(
-    value: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, y: np.ndarray, random: np.random.Generator
-) -> np.ndarray:
+def by_chance(value: Predict, rows: np.ndarray, y: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """The best of the rows and of random points, improved by random steps around the best few."""
     n = rows.shape[1]
     points = np.concatenate([rows, random.uniform(size=(20_000, n))])

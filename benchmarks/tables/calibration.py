@@ -1,4 +1,4 @@
-"""Calibration: a sensor or an arm is measured at known inputs, and readings are turned back into inputs."""
+"""Calibration: a device is measured at known inputs; readings are turned back into inputs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class Calibration:
     """
 
     name: str
+    device: str
+    """What is measured: tasks of one device have the same rows and splits."""
     about: str
     model: str
     unit: str
@@ -29,19 +31,14 @@ class Calibration:
     error: Callable[[np.ndarray, np.ndarray], np.ndarray]
     rows: int = 1000
 
-    @property
-    def sensor(self) -> str:
-        """The name without the model: tasks of one sensor have the same rows."""
-        return self.name.removesuffix(f"-{self.model}")
-
     def sample(self) -> Rows:
         """Rows without noise, uniform in the inputs."""
-        x = generator(self.sensor).uniform(self.low, self.high, (self.rows, len(self.low)))
+        x = generator(self.device).uniform(self.low, self.high, (self.rows, len(self.low)))
         return Rows(x, self.forward(x), self.inputs, self.targets)
 
 
-# ITS-90 reference function of thermocouples of type K (NIST Monograph 175), mV from degrees Celsius: polynomials below
-# and above 0, and above 0 an exponential term A exp(B (t - C)^2).
+# ITS-90 reference function of thermocouples of type K (NIST Monograph 175), mV from degrees Celsius:
+# polynomials below and above 0, and above 0 an exponential term A exp(B (t - C)^2).
 K_BELOW = [
     0.0,
     0.394501280250e-01,
@@ -78,7 +75,7 @@ def thermocouple_k(t: np.ndarray) -> np.ndarray:
 
 
 def thermistor(t: np.ndarray) -> np.ndarray:
-    """Resistance in ohm of a 10 kOhm NTC thermistor (B = 3950 K) at a temperature in degrees Celsius."""
+    """Resistance in ohm of an NTC thermistor (10 kOhm, B = 3950 K) at degrees Celsius."""
     return 10_000 * np.exp(3950 * (1 / (t + 273.15) - 1 / 298.15))
 
 
@@ -86,7 +83,7 @@ LINKS = (400.0, 300.0, 150.0)
 
 
 def arm(q: np.ndarray) -> np.ndarray:
-    """Position in mm and orientation in rad of a planar arm of three links, from its joint angles in rad.
+    """Position in mm and orientation in rad of a planar arm, from its three joint angles in rad.
 
     The determinant of its Jacobian is l1 l2 sin(q2), so it is invertible where the elbow bends to one side.
     """
@@ -103,11 +100,15 @@ def tool_error(q: np.ndarray, found: np.ndarray) -> np.ndarray:
     return np.linalg.norm(arm(found)[:, :2] - arm(q)[:, :2], axis=1)
 
 
-def sensor(name: str, about: str, target: str, value: Callable[[np.ndarray], np.ndarray], low: float, high: float):
+def sensor(
+    name: str, about: str, target: str, value: Callable[[np.ndarray], np.ndarray], low: float, high: float
+):
     """A sensor of a temperature, fitted by an invertible network and by a monotone layer."""
     ends = np.array([low]), np.array([high])
     return [
-        Calibration(f"{name}-{model}", about, model, "°C", ["celsius"], [target], *ends, value, input_error)
+        Calibration(
+            f"{name}-{model}", name, about, model, "°C", ["celsius"], [target], *ends, value, input_error
+        )
         for model in ("bilipnet", "monlip")
     ]
 
@@ -119,6 +120,7 @@ def arms() -> list[Calibration]:
     def of_order(name: str, order: list[int]) -> Calibration:
         return Calibration(
             f"{name}-bilipnet",
+            "arm",
             f"planar arm of three links, targets {', '.join(targets[i] for i in order)}",
             "bilipnet",
             "mm",
@@ -136,7 +138,14 @@ def arms() -> list[Calibration]:
 
 CALIBRATIONS: list[Calibration] = [
     *sensor("thermocouple-k", "thermocouple of type K, increasing", "millivolt", thermocouple_k, -200, 1372),
-    *sensor("thermistor-log", "thermistor, log R, decreasing", "log_ohm", lambda t: np.log(thermistor(t)), -20, 120),
+    *sensor(
+        "thermistor-log",
+        "thermistor, log R, decreasing",
+        "log_ohm",
+        lambda t: np.log(thermistor(t)),
+        -20,
+        120,
+    ),
     *sensor("thermistor", "thermistor, R, decreasing", "ohm", thermistor, -20, 120),
     *arms(),
 ]

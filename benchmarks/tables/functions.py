@@ -1,7 +1,8 @@
 """Functions whose minimum is known, and the rows that are drawn from them.
 
-Three groups: one minimum inside the box, several minima, and a minimum at the edge of the box. `rows` counts training
-and test rows together; `noise` is a share of the standard deviation of the values.
+Three groups: one minimum inside the box, several minima, and a minimum at the edge of the box.
+`rows` counts training and test rows together; `noise` is a share of the standard deviation of the
+values.
 """
 
 from __future__ import annotations
@@ -183,29 +184,49 @@ def bowls() -> list[Function]:
     """One minimum, inside the box."""
     found = []
 
-    def add(name: str, about: str, value: Value, half: float, c: np.ndarray, rows: int, noise: float = 0.0) -> None:
+    def add(
+        name: str, about: str, value: Value, half: float, c: np.ndarray, rows: int, noise: float = 0.0
+    ) -> None:
         low, high = box(len(c), -half, half)
         found.append(Function(name, "single", about, value, low, high, c[None], rows, noise))
 
     def add_rotated(
-        name: str, about: str, shape: Value, eigenvalues: np.ndarray, half: float, rows: int, noise: float = 0.0
+        name: str,
+        about: str,
+        shape: Value,
+        eigenvalues: np.ndarray,
+        half: float,
+        rows: int,
+        noise: float = 0.0,
     ) -> None:
         n = len(eigenvalues)
         c = center(n, 0.5 * half, seed=n)
         add(name, about, rotated(n, eigenvalues, c, shape, seed=n), half, c, rows, noise)
 
     for n in (2, 4):
-        # In 4 dimensions there is a second, local minimum of 3.70 at (-0.776, 0.613, 0.382, 0.146); the values reach
-        # 10,000, so that rows hardly show it.
+        # In 4 dimensions there is a second, local minimum of 3.70 at (-0.776, 0.613, 0.382, 0.146);
+        # the values reach 7,000, so that rows hardly show it.
         add(f"rosenbrock-{n}", "Rosenbrock", rosenbrock, 2, np.ones(n), 2000)
         add(f"rosenbrock-{n}-noise", "Rosenbrock", rosenbrock, 2, np.ones(n), 2000, 0.01)
     add_rotated("quartic-6", "rotated quartic", quartic, np.logspace(0, 0.5, 6), 2, 3000)
-    add_rotated("quadratic-3", "rotated quadratic, condition 1,000", square, np.logspace(0, 3, 3), 1, 200, 0.1)
-    add_rotated("quadratic-20", "rotated quadratic, condition 100", square, np.logspace(0, 2, 20), 1, 5000, 0.01)
     add_rotated(
-        "quadratic-20-many", "rotated quadratic, condition 100", square, np.logspace(0, 2, 20), 1, 100_000, 0.01
+        "quadratic-3", "rotated quadratic, condition 1,000", square, np.logspace(0, 3, 3), 1, 200, 0.1
     )
-    add_rotated("log-bowl-8", "log(1 + quadratic), condition 100", log_bowl, np.logspace(0, 2, 8), 1, 1000, 0.05)
+    add_rotated(
+        "quadratic-20", "rotated quadratic, condition 100", square, np.logspace(0, 2, 20), 1, 5000, 0.01
+    )
+    add_rotated(
+        "quadratic-20-many",
+        "rotated quadratic, condition 100",
+        square,
+        np.logspace(0, 2, 20),
+        1,
+        100_000,
+        0.01,
+    )
+    add_rotated(
+        "log-bowl-8", "log(1 + quadratic), condition 100", log_bowl, np.logspace(0, 2, 8), 1, 1000, 0.05
+    )
     add_rotated("cone-5", "sqrt(1 + quadratic), condition 1,000", cone, np.logspace(0, 3, 5), 1, 400, 0.05)
     add_rotated("well-10", "-exp(-quadratic), condition 10", well, np.logspace(-1, 0, 10), 1, 2000, 0.05)
     add_rotated("cosh-4", "sum of cosh, rotated", cosh_bowl, np.array([1.0, 2.0, 4.0, 8.0]), 1.5, 500, 0.01)
@@ -219,9 +240,18 @@ def several() -> list[Function]:
     """Several minima inside the box."""
 
     def function(
-        name: str, about: str, value: Value, low: Sequence[float], high: Sequence[float], minimizers, rows: int, noise=0.0
+        name: str,
+        about: str,
+        value: Value,
+        low: Sequence[float],
+        high: Sequence[float],
+        minimizers,
+        rows: int,
+        noise=0.0,
     ) -> Function:
-        return Function(name, "several", about, value, np.array(low), np.array(high), np.array(minimizers), rows, noise)
+        return Function(
+            name, "several", about, value, np.array(low), np.array(high), np.array(minimizers), rows, noise
+        )
 
     branin_x = np.array([-np.pi, np.pi, 3 * np.pi])
     camel_x = np.array([0.08984201310, -0.71265640302])
@@ -232,7 +262,13 @@ def several() -> list[Function]:
     styblinski_x = least_root([4, 0, -32, 5])
     return [
         function(
-            "branin-2", "Branin", branin, [-5, 0], [10, 15], np.stack([branin_x, branin_valley(branin_x)], axis=1), 1000
+            "branin-2",
+            "Branin",
+            branin,
+            [-5, 0],
+            [10, 15],
+            np.stack([branin_x, branin_valley(branin_x)], axis=1),
+            1000,
         ),
         function("camel-2", "six-hump camel", camel, [-2, -1], [2, 1], [camel_x, -camel_x], 1000),
         function(
@@ -244,7 +280,9 @@ def several() -> list[Function]:
             [shift_2],
             2000,
         ),
-        function("styblinski-4", "Styblinski-Tang", styblinski, [-5] * 4, [5] * 4, [[styblinski_x] * 4], 3000),
+        function(
+            "styblinski-4", "Styblinski-Tang", styblinski, [-5] * 4, [5] * 4, [[styblinski_x] * 4], 3000
+        ),
         function(
             "two-wells-5",
             "two wells, rotated",
@@ -255,14 +293,18 @@ def several() -> list[Function]:
             2000,
             0.02,
         ),
-        function("ackley-3", "Ackley, shifted", lambda x: ackley(x - shift_3), [-4] * 3, [4] * 3, [shift_3], 2000),
+        function(
+            "ackley-3", "Ackley, shifted", lambda x: ackley(x - shift_3), [-4] * 3, [4] * 3, [shift_3], 2000
+        ),
     ]
 
 
 def edges() -> list[Function]:
     """No minimum inside the box: the least value is at its edge."""
 
-    def function(name: str, about: str, value: Value, low, high, minimizer, rows: int, noise: float) -> Function:
+    def function(
+        name: str, about: str, value: Value, low, high, minimizer, rows: int, noise: float
+    ) -> Function:
         return Function(name, "edge", about, value, low, high, np.array([minimizer]), rows, noise)
 
     def outside(shape: Value, c: np.ndarray, eigenvalues: np.ndarray) -> tuple[Value, np.ndarray]:
@@ -272,11 +314,22 @@ def edges() -> list[Function]:
     near, near_x = outside(square, np.array([1.6, 0.3]), np.array([1.0, 5.0]))
     far, far_x = outside(cone, np.array([1.5, -1.4, 0.2, 0.0, -0.5]), np.logspace(0, 1, 5))
     return [
-        function("increasing-3", "increasing in every input", increasing, *box(3, -1, 1), [-1.0] * 3, 500, 0.05),
-        function("outside-2", "quadratic, minimizer outside", near, *box(2, -1, 1), near_x, 400, 0.02),
-        function("outside-5", "sqrt(1 + quadratic), minimizer outside", far, *box(5, -1, 1), far_x, 1000, 0.02),
         function(
-            "decay-2", "exponential decay", decay_2, np.array([0.0, -1.0]), np.array([4.0, 1.0]), [4.0, 0.0], 300, 0.02
+            "increasing-3", "increasing in every input", increasing, *box(3, -1, 1), [-1.0] * 3, 500, 0.05
+        ),
+        function("outside-2", "quadratic, minimizer outside", near, *box(2, -1, 1), near_x, 400, 0.02),
+        function(
+            "outside-5", "sqrt(1 + quadratic), minimizer outside", far, *box(5, -1, 1), far_x, 1000, 0.02
+        ),
+        function(
+            "decay-2",
+            "exponential decay",
+            decay_2,
+            np.array([0.0, -1.0]),
+            np.array([4.0, 1.0]),
+            [4.0, 0.0],
+            300,
+            0.02,
         ),
         function("decay-4", "sum of exponential decays", decay_4, *box(4, 0, 3), [3.0] * 4, 1000, 0.02),
     ]

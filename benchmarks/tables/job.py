@@ -1,4 +1,4 @@
-"""One job: a method fits the training rows of one split of one task, and is measured on the others."""
+"""One job: a method is fitted to the training rows of a split and measured on the others."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def inverse_by_program(program: Program, task: Calibration, train: Rows, test: R
         "invert_exit_code": exit_code,
         "messages": fit.messages,
         "forward_r2": [
-            quality(test.y[:, k], forward[name])["r2"] for k, name in enumerate(test.targets) if name in forward
+            quality(test.y[:, k], forward[name])["r2"]
+            for k, name in enumerate(test.targets)
+            if name in forward
         ],
     }
 
@@ -103,7 +105,11 @@ def by_alternative(method: str, task: Task, train: Rows, test: Rows, random: np.
     model = alternatives.fit(method, train.x, y, random)
     seconds = time.perf_counter() - clock
     predicted = model.predict(test.x)
-    result = quality(test.y[:, 0], predicted) | {"seconds": seconds, "fitted_rows": model.rows, "note": model.note}
+    result = quality(test.y[:, 0], predicted) | {
+        "seconds": seconds,
+        "fitted_rows": model.rows,
+        "note": model.note,
+    }
     if model.deviation is not None:
         margin = NORMAL * model.deviation(test.x)
         result["interval"] = coverage(test.y[:, 0], predicted - margin, predicted + margin)
@@ -122,7 +128,7 @@ def quality(measured: np.ndarray, predicted: np.ndarray) -> Result:
 
 
 def coverage(measured: np.ndarray, low: np.ndarray, high: np.ndarray) -> Result:
-    """Share of the rows within their intervals, and the mean width as a share of the standard deviation."""
+    """Share of the rows within their intervals, and the mean width in standard deviations."""
     inside = (measured >= low) & (measured <= high)
     return {"coverage": float(inside.mean()), "width": float(np.mean(high - low) / measured.std())}
 

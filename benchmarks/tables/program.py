@@ -18,7 +18,7 @@ import numpy as np
 from .rows import Rows
 
 DONE, NOT_MET = 0, 1
-"""Exit codes: the result holds up; it was computed, and the program says that it does not hold up."""
+"""Exit codes: the result holds up; there is one, and the program says that it does not."""
 
 PROGRESS = re.compile(r"\d+/\d+ ")
 """How a line about progress begins."""
@@ -46,7 +46,7 @@ class Fit:
             return None
         x = answer["x"]
         x = [x[name] for name in inputs] if isinstance(x, dict) else x
-        return np.array([float(v) for v in x]), float(answer["value"])
+        return np.array([float(v) for v in x]), float(answer.get("value", "nan"))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Program:
 
     @cached_property
     def identity(self) -> str:
-        """The version, and a hash of the executable: results of two builds are not mixed unnoticed."""
+        """The version and a hash of the executable, which tell builds apart."""
         version = self.call("--version").stdout.strip()
         return f"{version}, sha256 {hashlib.sha256(self.path.read_bytes()).hexdigest()[:12]}"
 

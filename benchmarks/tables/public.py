@@ -1,4 +1,4 @@
-"""Public tables that packages of PyPI bring as files; nothing is downloaded, and the packages are not imported."""
+"""Public tables that packages of PyPI bring as files; their code is not imported."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ MISSING = {"", "NA", "NaN", "nan", "?", "."}
 class PublicTable:
     """Columns of a file in a package.
 
-    `file` is a path inside the package; behind `!` follows a path inside an archive. `levels` turns words into 0, 1, …
-    in their order. Rows with a missing value are left out, and of more than `limit` rows a random sample is taken.
+    `file` is a path inside the package; behind `!` follows a path inside an archive. `levels` turns
+    words into 0, 1, … in their order. Rows with a missing value are left out, and of more than
+    `limit` rows a random sample is taken.
     """
 
     name: str
@@ -49,7 +50,11 @@ class PublicTable:
         columns = [header.index(name) for name in wanted]
         words = [[line[c].strip() for c in columns] for line in lines]
         values = np.array(
-            [[self.number(name, word) for name, word in zip(wanted, row)] for row in words if not MISSING & set(row)]
+            [
+                [self.number(name, word) for name, word in zip(wanted, row, strict=True)]
+                for row in words
+                if not MISSING & set(row)
+            ]
         )
         if len(values) > self.limit:
             values = values[np.sort(generator(self.name).permutation(len(values))[: self.limit])]
@@ -77,7 +82,7 @@ class PublicTable:
 
 
 class Diabetes(PublicTable):
-    """The table of scikit-learn, which is there wherever this runs; its inputs and targets are two files."""
+    """The table of scikit-learn; its inputs and targets are two files."""
 
     def sample(self) -> Rows:
         from sklearn.datasets import load_diabetes
@@ -102,8 +107,8 @@ def r_table(name: str, about: str, file: str, target: str, inputs: str, **more) 
 NO_YES = ("no", "yes")
 
 WINE_COLUMNS = (
-    "alcohol malic_acid ash alcalinity magnesium phenols flavanoids nonflavanoids proanthocyanins color hue od280 "
-    "proline kind"
+    "alcohol malic_acid ash alcalinity magnesium phenols flavanoids nonflavanoids proanthocyanins color "
+    "hue od280 proline kind"
 )
 
 TABLES: list[PublicTable] = [
@@ -196,7 +201,9 @@ TABLES: list[PublicTable] = [
         "enrltot calwpct mealpct compstu expnstu str avginc elpct",
     ),
     r_table("cpus", "performance of processors", "MASS/cpus", "perf", "syct mmin mmax cach chmin chmax"),
-    r_table("quakes", "stations that report an earthquake", "datasets/quakes", "stations", "lat long depth mag"),
+    r_table(
+        "quakes", "stations that report an earthquake", "datasets/quakes", "stations", "lat long depth mag"
+    ),
     r_table(
         "wages",
         "wages in Ontario",

@@ -1,4 +1,4 @@
-"""Runs jobs side by side, each in a process of its own, and keeps the result of each in a file of its own."""
+"""Runs jobs side by side, each in a process of its own with a file of its own."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Settings:
 
 
 def jobs_of(only: str, methods: list[str], splits: int) -> list[Job]:
-    """All jobs whose task matches and is at hand; first all of the first split, so that a short run covers all."""
+    """Jobs of the tasks that match and are at hand, split by split."""
     tasks = [task for name, task in TASKS.items() if re.search(only, name) and not task.missing()]
     return [
         Job(task.name, split, method)
@@ -93,7 +93,7 @@ class Processes:
         self.stopped = False
 
     def run(self, job: Job) -> Result:
-        """Runs a job in a process of its own and stores what came of it, a failure or a timeout included."""
+        """Runs a job and stores what came of it, a failure or a timeout included."""
         settings = self.settings
         command = [sys.executable, "-m", __package__, "job", job.task, str(job.split), job.method]
         if settings.bilip is not None:

@@ -35,7 +35,7 @@ class Task:
     @property
     def split_name(self) -> str:
         """Tasks of the same rows share their splits, too."""
-        return self.source.sensor if isinstance(self.source, Calibration) else self.name
+        return self.source.device if isinstance(self.source, Calibration) else self.name
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The functions have the minima that the comparison takes for true, and the sensors their reference values."""
+"""The functions have the minima that are taken for true, and sensors their reference values."""
 
 import unittest
 

@@ -6,6 +6,7 @@ import unittest
 from pathlib import Path
 
 from tables import report
+from tables.summary import middle, summarize
 from tables.tasks import TASKS
 
 
@@ -35,16 +36,25 @@ def program(task: str, split: int, excess: float, exit_code: int = 0, **more) ->
 
 class Counts(unittest.TestCase):
     def test_a_minimum_below_the_best_row_counts_per_split(self):
-        results = [program("rosenbrock-2", 0, 0.5), program("rosenbrock-2", 1, 1.5), program("powell-4", 0, 1.0)]
-        single = report.summarize(results)["counts"]["single"]
+        results = [
+            program("rosenbrock-2", 0, 0.5),
+            program("rosenbrock-2", 1, 1.5),
+            program("powell-4", 0, 1.0),
+        ]
+        single = summarize(results)["counts"]["single"]
         self.assertEqual(single["at_most_best_row"], {"count": 2, "of": 3})
 
     def test_a_job_without_a_minimum_counts_against_the_program(self):
         failed = {"status": "failed", "error": "no", "task": "rosenbrock-2", "split": 0, "method": "bilip"}
-        summary = report.summarize([failed, function("rosenbrock-2", 0, "gp", 0.1)])
+        summary = summarize([failed, function("rosenbrock-2", 0, "gp", 0.1)])
         self.assertEqual(summary["counts"]["single"]["at_most_best_row"], {"count": 0, "of": 1})
         self.assertEqual(summary["counts"]["single"]["at_most_best_alternative"], {"count": 0, "of": 1})
         self.assertEqual(len(summary["failures"]), 1)
+
+    def test_a_job_without_a_figure_counts_as_the_worst(self):
+        self.assertEqual(middle([1.0, None, 3.0]), 3.0)
+        self.assertEqual(middle([1.0, None, 3.0], larger=True), 1.0)
+        self.assertIsNone(middle([1.0, None]))
 
     def test_alternatives_are_compared_by_medians(self):
         spread = TASKS["rosenbrock-2"].source.spread
@@ -52,7 +62,7 @@ class Counts(unittest.TestCase):
             results = [program("rosenbrock-2", s, mine) for s in range(3)]
             results += [function("rosenbrock-2", s, "gp", v) for s, v in enumerate((0.0, 0.1, 9.0))]
             results += [function("rosenbrock-2", s, "mlp", 0.2) for s in range(3)]
-            single = report.summarize(results)["counts"]["single"]
+            single = summarize(results)["counts"]["single"]
             self.assertEqual(single["at_most_best_alternative"]["count"], below)
             self.assertEqual(single["at_most_or_near"]["count"], near)
 
@@ -60,7 +70,7 @@ class Counts(unittest.TestCase):
         results = [program("rosenbrock-2", s, 0.0, exit_code=s == 0) for s in range(5)]
         results += [program("branin-2", s, 0.0, exit_code=1) for s in range(5)]
         results += [program("outside-2", s, 0.0, exit_code=s % 2) for s in range(4)]
-        counts = report.summarize(results)["counts"]
+        counts = summarize(results)["counts"]
         self.assertEqual(counts["single"]["exit_1"], {"count": 1, "of": 5})
         self.assertEqual(counts["several"]["exit_1"], {"count": 5, "of": 5})
         self.assertEqual(counts["edge"]["exit_1"], {"count": 2, "of": 4})
@@ -70,10 +80,18 @@ class Counts(unittest.TestCase):
         results = []
         for split, (exit_code, messages) in enumerate(ways):
             results.append(
-                result("diabetes", split, "bilip", r2=0.3, exit_code=exit_code, messages=messages, program="bilip 1")
+                result(
+                    "diabetes",
+                    split,
+                    "bilip",
+                    r2=0.3,
+                    exit_code=exit_code,
+                    messages=messages,
+                    program="bilip 1",
+                )
             )
             results.append(result("diabetes", split, "quadratic", r2=0.4))
-        tables = report.summarize(results)["counts"]["tables"]
+        tables = summarize(results)["counts"]["tables"]
         self.assertEqual(tables["near_best_alternative"], {"count": 0, "of": 1})
         self.assertEqual(tables["far_below_quadratic_unsaid"]["count"], 1)
         self.assertEqual(tables["far_below_quadratic_unsaid"]["where"][0]["split"], 0)
@@ -86,10 +104,19 @@ class Page(unittest.TestCase):
             function("rosenbrock-2", 0, "quadratic", 200.0),
             result("diabetes", 0, "bilip", r2=0.41, exit_code=0, messages=[], program="bilip 1"),
             result("diabetes", 0, "quadratic", r2=0.42),
-            result("thermocouple-k-bilipnet", 0, "bilip", rms=0.5, largest=1.0, exit_code=0, program="bilip 1"),
+            result(
+                "thermocouple-k-bilipnet", 0, "bilip", rms=0.5, largest=1.0, exit_code=0, program="bilip 1"
+            ),
             {"status": "timeout", "error": "stopped", "task": "diabetes", "split": 0, "method": "gp"},
         ]
-        machine = {"processor": "P", "cores": 2, "jobs": 1, "threads": 1, "python": "3", "packages": {"numpy": "2"}}
+        machine = {
+            "processor": "P",
+            "cores": 2,
+            "jobs": 1,
+            "threads": 1,
+            "python": "3",
+            "packages": {"numpy": "2"},
+        }
         with tempfile.TemporaryDirectory() as folder:
             for i, r in enumerate(results):
                 file = Path(folder, "jobs", r["task"], f"{i}.json")
