@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -67,9 +68,9 @@ def main() -> int:
         parser.error("the method bilip needs --bilip PATH; or give --methods without it")
     jobs = run.jobs_of(args.only, args.methods, args.splits)
     settings = run.Settings(args.out, bilip, args.jobs, args.threads, args.timeout, args.again)
-    for task in TASKS.values():
-        if task.missing():
-            print(f"without {task.name}: {task.missing()}")
+    for name, task in TASKS.items():
+        if re.search(args.only, name) and task.missing():
+            print(f"without {name}: {task.missing()}")
     return 1 if run.run(jobs, settings) else 0
 
 

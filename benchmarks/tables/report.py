@@ -11,6 +11,12 @@ from typing import Any
 from .summary import BAD_R2, FAR_R2, NEAR_R2, middle, summarize
 from .tasks import METHODS
 
+GROUPS = {
+    "single": "One minimum, inside the box",
+    "several": "Several minima",
+    "edge": "Minimum at the edge of the box",
+}
+
 
 def write(folder: Path) -> None:
     """Writes `results.json` and `README.md`."""
@@ -36,11 +42,6 @@ def page(summary: dict[str, Any]) -> str:
         "## Counts",
         counted(summary["counts"]),
     ]
-    groups = {
-        "single": "One minimum, inside the box",
-        "several": "Several minima",
-        "edge": "Minimum at the edge of the box",
-    }
     functions = {name: t for name, t in tasks.items() if t["kind"] == "function"}
     if functions:
         parts += [
@@ -50,7 +51,7 @@ def page(summary: dict[str, Any]) -> str:
             "box of the training rows in most splits; there a value may be negative. Exit codes are those "
             "of `bilip fit`: 0 the result holds up, 1 the program says that it does not.",
         ]
-        for group, title in groups.items():
+        for group, title in GROUPS.items():
             some = {name: t for name, t in functions.items() if t["group"] == group}
             if some:
                 parts += [f"### {title}", minima(some)]
@@ -85,7 +86,7 @@ def on(machine: dict[str, Any], programs: list[str]) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
     mixed = " **Results of several builds are mixed: run with `--again`.**" if len(programs) > 1 else ""
     return (
-        f"{machine['processor']}, {machine['cores']} cores; {machine['jobs']} at a time, threads of each: "
+        f"{machine['processor']}, {machine['cores']} cores; jobs × threads: {machine['jobs']} × "
         f"{machine['threads']}; Python {machine['python']}, {packages}; "
         f"{'; '.join(programs) or 'without the program'}.{mixed}"
     )
@@ -96,7 +97,7 @@ def counted(counts: dict[str, Any]) -> str:
         return f"{value['count']} of {value['of']} ({100 * value['count'] / max(value['of'], 1):.0f} %)"
 
     lines = []
-    single = counts.get("single", {})
+    single = counts.get("single")
     if single:
         lines += [
             (
@@ -113,6 +114,10 @@ def counted(counts: dict[str, Any]) -> str:
     for group, what in (("several", "several minima"), ("edge", "minimum at the edge")):
         if group in counts:
             lines.append((f"{what}: exit code 1", of(counts[group]["exit_1"])))
+    for group, what in GROUPS.items():
+        if group in counts:
+            unsaid = of(counts[group]["above_best_row_unsaid"])
+            lines.append((f"{what.lower()}: above the best row, and exit code 0", unsaid))
     if "tables" in counts:
         tables = counts["tables"]
         lines += [

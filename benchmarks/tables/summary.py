@@ -120,58 +120,64 @@ def says_free_model(result: Result) -> bool:
 
 
 def counts(tasks: dict[str, Any]) -> dict[str, Any]:
-    """The figures that the comparison is made for."""
-    functions = {name: t for name, t in tasks.items() if t["kind"] == "function" and "bilip" in t["methods"]}
+    """The figures that the comparison is made for, of tasks that the program was run on."""
     found: dict[str, Any] = {}
-    single = {name: t for name, t in functions.items() if t["group"] == "single"}
-    if single:
-        pairs = [
-            (t["best_row"].get(str(split)), value)
-            for t in single.values()
-            for split, value in zip(t["methods"]["bilip"]["splits"], t["methods"]["bilip"]["excess"])
-        ]
-        compared = {name: against_peers(t) for name, t in single.items() if set(t["methods"]) & set(PEERS)}
-        found["single"] = {
-            "at_most_best_row": share(
-                value is not None and row is not None and value <= row for row, value in pairs
-            ),
-            "at_most_best_alternative": share(order == "below" for order in compared.values()),
-            "at_most_or_near": share(order in ("below", "near") for order in compared.values()),
-            "above_best_alternative": sorted(name for name, order in compared.items() if order == "above"),
-        }
+    fitted = {name: t for name, t in tasks.items() if "bilip" in t["methods"]}
     for group in ("single", "several", "edge"):
-        codes = [
-            c for t in functions.values() if t["group"] == group for c in t["methods"]["bilip"]["exit_codes"]
-        ]
-        if codes:
-            found.setdefault(group, {})["exit_1"] = share(code == NOT_MET for code in codes)
-    tables = {name: t for name, t in tasks.items() if t["kind"] == "table" and "bilip" in t["methods"]}
+        functions = {name: t for name, t in fitted.items() if t.get("group") == group}
+        if functions:
+            found[group] = of_functions(functions)
+    if "single" in found:
+        found["single"] |= beside_peers({n: t for n, t in fitted.items() if t.get("group") == "single"})
+    tables = {name: t for name, t in fitted.items() if t["kind"] == "table"}
     if tables:
         found["tables"] = of_tables(tables)
-    maps = [
-        t["methods"]["bilip"]
-        for t in tasks.values()
-        if t["kind"] == "calibration" and "bilip" in t["methods"]
-    ]
+    maps = [t["methods"]["bilip"] for t in fitted.values() if t["kind"] == "calibration"]
     if maps:
-        pairs = [pair for m in maps for pair in zip(m["forward_r2"], m["exit_codes"])]
-        found["calibration"] = {
-            "bad_unsaid": share(r2 is not None and r2 < BAD_R2 and code == DONE for r2, code in pairs)
-        }
-    for method in ("bilip", "gp"):
-        covered = [
-            c
-            for t in tasks.values()
-            for c in t["methods"].get(method, {}).get("coverage", [])
-            if c is not None
-        ]
-        if covered:
-            found.setdefault("coverage", {})[method] = {
-                "mean": significant(sum(covered) / len(covered)),
-                "least": min(covered),
-                "splits": len(covered),
-            }
+        pairs = [pair for m in maps for pair in zip(m["forward_r2"], m["exit_codes"], strict=True)]
+        bad = (r2 is not None and r2 < BAD_R2 and code == DONE for r2, code in pairs)
+        found["calibration"] = {"bad_unsaid": share(bad)}
+    covered = {method: of_intervals(tasks, method) for method in ("bilip", "gp")}
+    found["coverage"] = {method: figures for method, figures in covered.items() if figures}
     return found
+
+
+def of_functions(functions: dict[str, Any]) -> dict[str, Any]:
+    """How often the minimum of the program is no worse than the best row, and what its exit code says."""
+    held, codes = [], []
+    for t in functions.values():
+        bilip = t["methods"]["bilip"]
+        rows = [t["best_row"].get(str(split)) for split in bilip["splits"]]
+        held += [
+            value is not None and row is not None and value <= row
+            for value, row in zip(bilip["excess"], rows, strict=True)
+        ]
+        codes += bilip["exit_codes"]
+    return {
+        "at_most_best_row": share(held),
+        "exit_1": share(code == NOT_MET for code in codes),
+        "above_best_row_unsaid": share(not ok and code == DONE for ok, code in zip(held, codes, strict=True)),
+    }
+
+
+def beside_peers(functions: dict[str, Any]) -> dict[str, Any]:
+    """How often the median of the program is no worse than that of the best alternative."""
+    orders = {name: against_peers(t) for name, t in functions.items() if set(t["methods"]) & set(PEERS)}
+    return {
+        "at_most_best_alternative": share(order == "below" for order in orders.values()),
+        "at_most_or_near": share(order in ("below", "near") for order in orders.values()),
+        "above_best_alternative": sorted(name for name, order in orders.items() if order == "above"),
+    }
+
+
+def of_intervals(tasks: dict[str, Any], method: str) -> dict[str, Any] | None:
+    """Coverage over all tasks and splits, if the method has intervals."""
+    lists = [t["methods"].get(method, {}).get("coverage", []) for t in tasks.values()]
+    covered = [c for some in lists for c in some if c is not None]
+    if not covered:
+        return None
+    mean = significant(sum(covered) / len(covered))
+    return {"mean": mean, "least": min(covered), "splits": len(covered)}
 
 
 def against_peers(task: dict[str, Any]) -> str:
@@ -199,7 +205,7 @@ def of_tables(tables: dict[str, Any]) -> dict[str, Any]:
         bilip, quadratic = t["methods"]["bilip"], t["methods"].get("quadratic")
         if quadratic is None:
             continue
-        reference = dict(zip(quadratic["splits"], quadratic["r2"]))
+        reference = dict(zip(quadratic["splits"], quadratic["r2"], strict=True))
         for i, split in enumerate(bilip["splits"]):
             if bilip["r2"][i] is None or reference.get(split) is None:
                 continue

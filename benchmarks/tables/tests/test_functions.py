@@ -72,7 +72,7 @@ class Minima(unittest.TestCase):
                     found = minimize(
                         lambda x, f=f: float(f.value(x[None])[0]) / f.spread,
                         start,
-                        bounds=list(zip(f.low, f.high)),
+                        bounds=list(zip(f.low, f.high, strict=True)),
                         method="L-BFGS-B",
                         options={"maxfun": 100_000, "maxiter": 2000, "ftol": 1e-15, "gtol": 1e-10},
                     )
