@@ -14,7 +14,8 @@ GP_ROWS = 1500
 GP_FIRST_ROWS = 500
 """Rows on which its length scales are found before they are refined on all."""
 
-GP_REFINEMENTS = 10
+GP_REFINEMENTS = 30
+"""Steps of that; after 10, intervals were still too narrow."""
 
 Predict = Callable[[np.ndarray], np.ndarray]
 """From points `[rows, inputs]` to a value each."""
@@ -184,8 +185,15 @@ def by_gradient(value: Predict, rows: np.ndarray, y: np.ndarray, random: np.rand
         around = value(at + steps) / scale
         return float(around[0]), (around[1 : n + 1] - around[n + 1 :]) / (2 * step)
 
+    # Many: a Gaussian process of a curved valley has several minima along it.
+    anywhere = random.uniform(size=(2000, n))
     starts = np.concatenate(
-        [rows[np.argsort(predicted)[:8]], rows[np.argsort(y)[:4]], random.uniform(size=(12, n))]
+        [
+            rows[np.argsort(predicted)[:16]],
+            rows[np.argsort(y)[:8]],
+            anywhere[np.argsort(value(anywhere))[:12]],
+            anywhere[:12],
+        ]
     )
     found = [
         scipy_minimize(
