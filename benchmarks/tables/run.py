@@ -70,6 +70,9 @@ def run(jobs: list[Job], settings: Settings) -> int:
     print(f"{len(jobs)} jobs, {len(jobs) - len(todo)} of them done before", flush=True)
     failed = 0
     processes = Processes(settings)
+    # Ended by whatever signal, no job is left behind.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
     with ThreadPoolExecutor(settings.jobs) as pool:
         try:
             futures = {pool.submit(processes.run, job): job for job in todo}
