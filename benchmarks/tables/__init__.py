@@ -1,0 +1,1 @@
+"""`bilip fit` at its default settings beside four alternatives, on the same rows."""
