@@ -88,9 +88,10 @@ def gp(x: np.ndarray, y: np.ndarray, random: np.random.Generator) -> Fitted:
         )
         return found.x, found.fun
 
-    kernel = ConstantKernel(1.0, (1e-3, 1e6)) * Matern(
+    # The limits keep the condition of the matrix of 1,500 rows below 1e15.
+    kernel = ConstantKernel(1.0, (1e-3, 1e4)) * Matern(
         np.full(x.shape[1], np.sqrt(x.shape[1])), (1e-2, 1e3), nu=2.5
-    ) + WhiteKernel(1e-2, (1e-10, 10))
+    ) + WhiteKernel(1e-2, (1e-7, 10))
     process = GaussianProcessRegressor(
         kernel, normalize_y=True, n_restarts_optimizer=1, random_state=int(random.integers(2**31))
     )
