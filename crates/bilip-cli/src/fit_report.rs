@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use bilip::{Certificate, InverseOptions, Status, at_least, at_most};
-use bilip_fit::{Fit, Quality, TargetQuality};
+use bilip_fit::{Answer, Fit, Quality, TargetQuality};
 use serde_json::{Value, json};
 
 use crate::args;
@@ -35,8 +35,10 @@ pub fn report(args: &args::Fit, fit: &Fit, seconds: f64) -> Result<Outcome> {
         print(&(serde_json::to_string_pretty(&summary)? + "\n"))?;
     } else {
         print(&format!(
-            "{kind} of {n} inputs, {}{parameters} parameters, fitted to {rows} rows in {seconds:.1} s\n{}{}{}written to {}\n",
+            "{}{kind} of {n} inputs, {}{parameters} parameters, fitted to {rows} rows in {seconds:.1} s\n{}{}{}{}written to {}\n",
+            found.doubts,
             found.size,
+            chosen(fit),
             found.quality,
             bounds_line(&certificate),
             found.more,
@@ -46,7 +48,7 @@ pub fn report(args: &args::Fit, fit: &Fit, seconds: f64) -> Result<Outcome> {
     if let Some(shortfall) = &found.shortfall {
         eprintln!("{shortfall}");
     }
-    Ok(match certificate.holds() && found.shortfall.is_none() {
+    Ok(match certificate.holds() && found.shortfall.is_none() && found.doubts.is_empty() {
         true => Outcome::Done,
         false => Outcome::NotMet,
     })
@@ -54,6 +56,8 @@ pub fn report(args: &args::Fit, fit: &Fit, seconds: f64) -> Result<Outcome> {
 
 /// What there is to say of a model besides its size and bounds.
 struct Found {
+    /// What speaks against the answer: this comes first.
+    doubts: String,
     json: serde_json::Map<String, Value>,
     /// Of the size: the classes.
     size: String,
@@ -103,6 +107,9 @@ fn of_numbers(fit: &Fit, certificate: &Certificate) -> Result<Found> {
     if let Some(minimum) = &minimum {
         more += &apply::describe(model, minimum);
     }
+    if let Some(answer) = &fit.answer {
+        more += &worth(answer, fit.rows.0 + fit.rows.1);
+    }
     let rmse = |q: &[TargetQuality]| json!(q.iter().map(|q| q.rmse).collect::<Vec<_>>());
     Ok(Found {
         json: named([
@@ -114,7 +121,13 @@ fn of_numbers(fit: &Fit, certificate: &Certificate) -> Result<Found> {
                 json!(validation.iter().map(|q| q.r2).collect::<Vec<_>>()),
             ),
             ("minimum", json!(minimum)),
+            ("answer", json!(fit.answer)),
+            ("search", json!({"chosen": fit.chosen, "trials": fit.trials})),
         ]),
+        doubts: (fit.answer.iter())
+            .flat_map(|a| &a.doubts)
+            .map(|doubt| format!("DOUBTFUL   {}\n", shown(doubt)))
+            .collect(),
         size: String::new(),
         quality: text,
         more,
@@ -155,6 +168,7 @@ fn of_classes(fit: &Fit) -> Found {
             ("train", json(training)),
             ("validation", json(validation)),
         ]),
+        doubts: String::new(),
         size: format!("{} classes, ", fit.classes.len()),
         quality: text,
         more: String::new(),
@@ -164,6 +178,62 @@ fn of_classes(fit: &Fit) -> Found {
 
 fn named(values: impl IntoIterator<Item = (&'static str, Value)>) -> serde_json::Map<String, Value> {
     values.into_iter().map(|(k, v)| (k.to_string(), v)).collect()
+}
+
+/// The settings that a search has chosen, and by how much.
+fn chosen(fit: &Fit) -> String {
+    let Some(chosen) = &fit.chosen else {
+        return String::new();
+    };
+    let last = fit.trials.last().map_or(0, |t| t.steps);
+    let of = |ours: bool| {
+        (fit.trials.iter())
+            .filter(|t| t.steps == last && (t.candidate == *chosen) == ours)
+            .map(|t| t.score)
+            .fold(f64::INFINITY, f64::min)
+    };
+    let (ours, others) = (of(true), of(false));
+    let by = match (others / ours).sqrt() {
+        ratio if ratio.is_finite() && ratio >= 1.0 => {
+            format!(" (error of the next best: {ratio:.2} times this)")
+        }
+        ratio if ratio.is_finite() => format!(" (simpler than one with {ratio:.2} times the error)"),
+        _ => String::new(),
+    };
+    let tried = fit.trials.iter().filter(|t| t.steps == fit.trials[0].steps).count();
+    format!("chosen     of {tried}: {chosen}{by}\n")
+}
+
+/// What a minimum says about the data, in words.
+fn worth(answer: &Answer, rows: usize) -> String {
+    let plus_minus: Vec<String> = (answer.x.iter().zip(&answer.spread.x))
+        .map(|((name, value), (_, spread))| format!("{} = {}", shown(name), rounded(*value, *spread)))
+        .collect();
+    let best: Vec<String> = (answer.best_row.x.iter())
+        .map(|(name, value)| format!("{} = {}", shown(name), short(*value)))
+        .collect();
+    let inside = match answer.inside_data {
+        true => "inside the rows",
+        false => "NOT inside the rows",
+    };
+    format!(
+        "  measured on the data: {inside}; over the ensemble {}\n  a measurement there is expected between {} and {}; {} of {rows} rows are lower, the lowest is {} at {}\n",
+        plus_minus.join(", "),
+        short(answer.interval.0),
+        short(answer.interval.1),
+        answer.rows_below,
+        short(answer.best_row.value),
+        best.join(", "),
+    )
+}
+
+/// A value and its spread, both to the spread's second digit.
+fn rounded(value: f64, spread: f64) -> String {
+    if !(spread > 0.0 && spread.is_finite()) {
+        return short(value);
+    }
+    let digits = (1.0 - spread.log10().floor()).clamp(0.0, 12.0) as usize;
+    format!("{value:.digits$} ± {spread:.digits$}")
 }
 
 fn bounds_line(certificate: &Certificate) -> String {

@@ -91,7 +91,7 @@ pub(crate) fn answer(found: &Found, prepared: &Prepared) -> Result<Option<(usize
     let (Some(focus), true) = (&found.focus, prepared.parameters.is_empty()) else {
         return Ok(None);
     };
-    let models: Vec<&Model> = found.members.iter().map(|m| &m.model).collect();
+    let models: Vec<&Model> = found.members.iter().map(|(m, _)| &m.model).collect();
     let mut minima = Vec::new();
     for model in &models {
         let options = InverseOptions {

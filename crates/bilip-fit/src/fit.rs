@@ -9,7 +9,7 @@ use crate::named::NamedModel;
 use crate::prepare::{Prepared, check_parameters, prepare};
 use crate::quality::{Quality, quality};
 use crate::recipe::Recipe;
-use crate::search::Search;
+use crate::search::{Candidate, Search, Trial};
 use crate::settings::FitSettings;
 use crate::table::Table;
 use crate::work::{Fitted, Job, has_offset_network};
@@ -31,6 +31,10 @@ pub struct Fit {
     pub validation: Option<Quality>,
     /// What the minimum is worth, for a search that has one.
     pub answer: Option<Answer>,
+    /// The settings that a search has chosen.
+    pub chosen: Option<Candidate>,
+    /// Everything that the search tried, round by round, the best first.
+    pub trials: Vec<Trial>,
     /// What the user should know of the run.
     pub warnings: Vec<String>,
     /// The epoch after which an interrupted run was continued.
@@ -98,7 +102,7 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
         )
     });
     let nothing_to_resume = settings.resume && folder.as_ref().is_none_or(|f| !f.path.exists());
-    let mut answer = None;
+    let (mut answer, mut settings_chosen, mut trials) = (None, None, Vec::new());
     let mut fitted = match settings.is_plain() {
         true => settings.device.run(Job {
             settings,
@@ -117,23 +121,15 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
                 settings,
                 prepared: &prepared,
             })??;
-            if std::env::var("BILIP_TRY").is_ok() {
-                for t in &found.trials {
-                    eprintln!(
-                        "{:?} {:?} {} {:.3e}",
-                        t.candidate.tau, t.candidate.activation, t.steps, t.score
-                    );
-                }
-            }
             let judged = crate::answer::answer(&found, &prepared)?;
+            let best = (found.members.iter().enumerate())
+                .min_by(|a, b| a.1.1.total_cmp(&b.1.1))
+                .map_or(0, |(k, _)| k);
+            let (chosen, worth) = judged.map_or((best, None), |(chosen, answer)| (chosen, Some(answer)));
+            answer = worth;
+            (settings_chosen, trials) = (Some(found.chosen), found.trials);
             let mut members = found.members;
-            match judged {
-                Some((chosen, found)) => {
-                    answer = Some(found);
-                    members.swap_remove(chosen)
-                }
-                None => members.swap_remove(0),
-            }
+            members.swap_remove(chosen).0
         }
     };
     let source = Path::new(table.source());
@@ -161,6 +157,8 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
         warnings,
         resumed_from: fitted.resumed_from,
         answer,
+        chosen: settings_chosen,
+        trials,
         folder,
     })
 }

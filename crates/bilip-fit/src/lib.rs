@@ -32,5 +32,6 @@ pub use error::{Error, Result};
 pub use fit::{Fit, fit};
 pub use named::NamedModel;
 pub use quality::{Quality, TargetQuality};
+pub use search::{Candidate, Trial};
 pub use settings::{FitSettings, ModelKind, Optimizer};
 pub use table::{Table, Variables};

@@ -9,8 +9,9 @@ use rayon::prelude::*;
 const SEARCH_ROWS: usize = 400;
 const MOST_ROWS: usize = 1_500;
 
-/// Steps of the search for settings.
+/// Steps of the search for settings, and length scales where it begins.
 const STEPS: usize = 60;
+const STARTS: [f64; 2] = [1.0, 0.15];
 
 /// Ranges of the logarithms of length scales, in standard deviations of the inputs, and of the
 /// noise, as a share of the variance of the process.
@@ -133,39 +134,59 @@ fn likelihood(
     value.is_finite().then_some((value, gradient))
 }
 
+/// The lowest value that a walk down a gradient meets, and where.
+///
+/// Steps grow while a derivative keeps its sign and shrink where it changes (Riedmiller and Braun
+/// 1993): robust against the very different slopes of these logarithms.
+fn descend(
+    mut settings: Vec<f64>,
+    steps: usize,
+    value: impl Fn(&[f64]) -> Option<(f64, Vec<f64>)>,
+) -> Option<(f64, Vec<f64>)> {
+    let count = settings.len();
+    let mut sizes = vec![0.3; count];
+    let mut before = vec![0.0; count];
+    let mut best: Option<(f64, Vec<f64>)> = None;
+    for _ in 0..steps {
+        let Some((value, gradient)) = value(&settings) else {
+            break;
+        };
+        if best.as_ref().is_none_or(|(v, _)| value < *v) {
+            best = Some((value, settings.clone()));
+        }
+        for k in 0..count {
+            sizes[k] = match gradient[k] * before[k] {
+                same if same > 0.0 => f64::min(1.3 * sizes[k], 1.0),
+                other if other < 0.0 => 0.5 * sizes[k],
+                _ => sizes[k],
+            };
+            before[k] = gradient[k];
+            let (low, high) = if k + 1 < count { LENGTHS } else { NOISES };
+            settings[k] = (settings[k] - gradient[k].signum() * sizes[k]).clamp(low, high);
+        }
+        if sizes.iter().all(|s| *s < 0.01) {
+            break;
+        }
+    }
+    best
+}
+
 impl Process {
     /// Fits rows of `n` inputs in random order; `None` when the numbers do not allow it.
     pub fn fit(x: &[f64], y: &[f64], n: usize, smoothness: Smoothness) -> Option<Self> {
-        let few = y.len().min(SEARCH_ROWS);
+        // Few inputs are cheap to look at closely, and a function of them may be rough.
+        let few = y.len().min(if n <= 3 { 2 * SEARCH_ROWS } else { SEARCH_ROWS });
         let (few_x, few_y) = (&x[..few * n], &y[..few]);
-        let mut settings = vec![0.5 * (n as f64).ln(); n];
-        settings.push(-4.0);
-        // Steps that grow while a derivative keeps its sign and shrink where it changes (Riedmiller
-        // and Braun 1993): robust against the very different slopes of these logarithms.
-        let mut steps = vec![0.3; n + 1];
-        let mut before = vec![0.0; n + 1];
-        let mut best: Option<(f64, Vec<f64>)> = None;
-        for _ in 0..STEPS {
-            let Some((value, gradient)) = likelihood(few_x, few_y, n, smoothness, &settings) else {
-                break;
-            };
-            if best.as_ref().is_none_or(|(v, _)| value < *v) {
-                best = Some((value, settings.clone()));
-            }
-            for k in 0..=n {
-                steps[k] = match gradient[k] * before[k] {
-                    same if same > 0.0 => f64::min(1.3 * steps[k], 1.0),
-                    other if other < 0.0 => 0.5 * steps[k],
-                    _ => steps[k],
-                };
-                before[k] = gradient[k];
-                let (low, high) = if k < n { LENGTHS } else { NOISES };
-                settings[k] = (settings[k] - gradient[k].signum() * steps[k]).clamp(low, high);
-            }
-            if steps.iter().all(|s| *s < 0.01) {
-                break;
-            }
-        }
+        let walk = |length: f64, steps: usize| {
+            let mut start = vec![(length * (n as f64).sqrt()).ln(); n];
+            start.push(-4.0);
+            descend(start, steps, |s| likelihood(few_x, few_y, n, smoothness, s))
+        };
+        // Long or short scales: the better of two short walks goes on.
+        let best = (STARTS.iter())
+            .filter_map(|length| Some((*length, walk(*length, STEPS / 4)?.0)))
+            .min_by(|a, b| a.1.total_cmp(&b.1))?;
+        let best = walk(best.0, STEPS);
         let (_, settings) = best?;
         Self::with_settings(x, y, smoothness, &settings)
     }

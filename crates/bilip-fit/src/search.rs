@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bilip::{Activation, InverseOptions};
 use bilip_burn::{BoundsMode, OnDevice, Progress};
 use burn::tensor::backend::AutodiffBackend;
+use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::free::Free;
@@ -55,14 +56,37 @@ const REACH: f64 = 3.0;
 const FLOOR: f64 = 0.005;
 
 /// Settings that a search chooses.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Candidate {
-    /// Distortion of the network behind the front; none for the front alone.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// Distortion of the network behind its linear front; none for the front alone, a quadratic
+    /// function or a linear map. Not a number where bounds are given.
     pub tau: Option<f64>,
+    /// The activation.
     pub activation: Activation,
+    /// Hidden widths.
     pub hidden: Vec<usize>,
+    /// Learning rate.
     pub lr: f64,
+    /// Whether there is a linear front.
     pub front: bool,
+}
+
+impl std::fmt::Display for Candidate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(tau) = self.tau else {
+            return f.write_str("the linear part alone, without a network");
+        };
+        let widths: Vec<String> = self.hidden.iter().map(usize::to_string).collect();
+        write!(f, "{}, hidden {}", self.activation, widths.join(","))?;
+        if tau.is_finite() {
+            write!(f, ", distortion {tau}")?;
+        }
+        match self.front {
+            true => f.write_str(" behind a linear front"),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Candidate {
@@ -72,14 +96,18 @@ impl Candidate {
     }
 }
 
-/// What a run came to.
-#[derive(Clone, Debug)]
-pub(crate) struct Trial {
+/// What came of settings that a search tried.
+#[derive(Clone, Debug, Serialize)]
+pub struct Trial {
+    /// The settings.
     pub candidate: Candidate,
+    /// Steps of training.
     pub steps: usize,
-    /// The lower the better; infinite where training diverged.
+    /// Mean square error on rows that were not seen, in standardized units: weighted towards low
+    /// rows for a potential, of the inverse for a map. Infinite where training diverged.
     pub score: f64,
     /// The same row by row.
+    #[serde(skip)]
     parts: Vec<f64>,
 }
 
@@ -100,8 +128,8 @@ impl Trial {
 
 /// What a search has found.
 pub(crate) struct Found {
-    /// One model per part of the rows.
-    pub members: Vec<Fitted>,
+    /// One model per part of the rows, with its score.
+    pub members: Vec<(Fitted, f64)>,
     pub chosen: Candidate,
     pub trials: Vec<Trial>,
     /// Of a potential: weights of the kept rows, and the model without a guarantee.
@@ -280,7 +308,7 @@ fn search<B: AutodiffBackend>(
                 Trial {
                     candidate: candidate.clone(),
                     steps,
-                    score: parts.iter().sum::<f64>() / parts.len().max(1) as f64,
+                    score: mean(&parts),
                     parts,
                 }
             })
@@ -323,37 +351,29 @@ fn search<B: AutodiffBackend>(
     } else {
         vec![None; FOLDS]
     };
-    if std::env::var("BILIP_TRY").is_ok() {
-        eprintln!(
-            "free error {:.3e}, chosen {:?} score {:.3e}, known {:.4?}",
-            focus.as_ref().map_or(0.0, |f| f.error),
-            chosen.tau,
-            score,
-            known[0]
-        );
-    }
     let members = runs.all(FOLDS, &mut progress, |fold| {
         let seed = settings.seed.wrapping_add(fold as u64);
         runs.one::<B>(&chosen, fold, last_steps, seed, known[fold].as_deref())
     })?;
     progress.finish();
-    if std::env::var("BILIP_TRY").is_ok() {
-        for (_, parts) in &members {
-            eprintln!("member {:.3e}", parts.iter().sum::<f64>() / parts.len() as f64);
-        }
-    }
     if members.iter().all(|(fitted, _)| fitted.is_none()) {
         return Err(Error::Data(
             "training diverged with every setting; give a smaller --lr with --epochs".into(),
         ));
     }
     Ok(Found {
-        members: members.into_iter().filter_map(|(fitted, _)| fitted).collect(),
+        members: (members.into_iter())
+            .filter_map(|(fitted, parts)| Some((fitted?, mean(&parts))))
+            .collect(),
         chosen,
         trials,
         judges: if known[0].is_some() { judges } else { Vec::new() },
         focus,
     })
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// How many runs a search takes.
