@@ -48,10 +48,12 @@ pub fn report(args: &args::Fit, fit: &Fit, seconds: f64) -> Result<Outcome> {
     if let Some(shortfall) = &found.shortfall {
         eprintln!("{shortfall}");
     }
-    Ok(match certificate.holds() && found.shortfall.is_none() && found.doubts.is_empty() {
-        true => Outcome::Done,
-        false => Outcome::NotMet,
-    })
+    Ok(
+        match certificate.holds() && found.shortfall.is_none() && found.doubts.is_empty() {
+            true => Outcome::Done,
+            false => Outcome::NotMet,
+        },
+    )
 }
 
 /// What there is to say of a model besides its size and bounds.
@@ -122,10 +124,10 @@ fn of_numbers(fit: &Fit, certificate: &Certificate) -> Result<Found> {
             ),
             ("minimum", json!(minimum)),
             ("answer", json!(fit.answer)),
+            ("doubts", json!(fit.doubts)),
             ("search", json!({"chosen": fit.chosen, "trials": fit.trials})),
         ]),
-        doubts: (fit.answer.iter())
-            .flat_map(|a| &a.doubts)
+        doubts: (fit.doubts.iter())
             .map(|doubt| format!("DOUBTFUL   {}\n", shown(doubt)))
             .collect(),
         size: String::new(),
@@ -200,7 +202,11 @@ fn chosen(fit: &Fit) -> String {
         ratio if ratio.is_finite() => format!(" (simpler than one with {ratio:.2} times the error)"),
         _ => String::new(),
     };
-    let tried = fit.trials.iter().filter(|t| t.steps == fit.trials[0].steps).count();
+    let tried = fit
+        .trials
+        .iter()
+        .filter(|t| t.steps == fit.trials[0].steps)
+        .count();
     format!("chosen     of {tried}: {chosen}{by}\n")
 }
 

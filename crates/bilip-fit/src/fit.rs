@@ -31,6 +31,8 @@ pub struct Fit {
     pub validation: Option<Quality>,
     /// What the minimum is worth, for a search that has one.
     pub answer: Option<Answer>,
+    /// What speaks against the result, in words: against the kind of model, or against its minimum.
+    pub doubts: Vec<String>,
     /// The settings that a search has chosen.
     pub chosen: Option<Candidate>,
     /// Everything that the search tried, round by round, the best first.
@@ -135,6 +137,10 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     let source = Path::new(table.source());
     let data = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy();
     remember(&mut fitted, settings, &prepared, &data);
+    if let Some(answer) = &answer {
+        let text = serde_json::json!(answer).to_string();
+        fitted.model.provenance.insert("answer".into(), text);
+    }
     let mut warnings = std::mem::take(&mut prepared.warnings);
     warnings.extend(fitted.warnings);
     if nothing_to_resume {
@@ -156,6 +162,9 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
         classes: prepared.classes,
         warnings,
         resumed_from: fitted.resumed_from,
+        doubts: (prepared.doubts.into_iter())
+            .chain(answer.iter().flat_map(|a: &Answer| a.doubts.iter().cloned()))
+            .collect(),
         answer,
         chosen: settings_chosen,
         trials,

@@ -1,7 +1,7 @@
 //! Trained models in the user's units, with their stored weights.
 
 use bilip::faer::Mat;
-use bilip::{BiLipNet, BiLipschitz, Mlp, Network, Real};
+use bilip::{BiLipNet, BiLipschitz, Mlp, Network, Orthogonal, Real};
 use bilip_burn::{Accumulation, GpNet, Loss, MonLip, PlNet};
 use burn::tensor::backend::AutodiffBackend;
 
@@ -61,11 +61,16 @@ pub(crate) fn linear_network<T: Real>(
     })
 }
 
+/// A monotone layer in the user's units.
 pub(crate) fn freeze_monlip<B: AutodiffBackend, T: Real>(
     model: &MonLip<B>,
     prepared: &Prepared,
+    recipe: &Recipe,
 ) -> Result<Network<T>> {
-    let (x, y) = (&prepared.x, &prepared.y);
+    let (x, mut y) = (&prepared.x, prepared.y.clone());
+    if recipe.negated {
+        y.center.iter_mut().for_each(|c| *c = -*c);
+    }
     let free = model.free()?;
     let at = |center: &[f64]| free.in_variables((center, x.scale[0]), (&y.center, y.scale[0]));
     let layer = bilip::MonLip::<T>::from_free(&at(&x.center)?)?;
@@ -80,7 +85,18 @@ pub(crate) fn freeze_monlip<B: AutodiffBackend, T: Real>(
             T::round_from(centered.hidden_bias[i] - gain * moved)
         })
         .collect();
-    Ok(Network::MonLip(layer.with_hidden_bias(bias)?))
+    let layer = layer.with_hidden_bias(bias)?;
+    if !recipe.negated {
+        return Ok(Network::MonLip(layer));
+    }
+    // A layer that decreases: a monotone one with its sign changed, which keeps every bound.
+    let n = x.center.len();
+    let diagonal = |value: T| {
+        let matrix = Mat::from_fn(n, n, |i, j| if i == j { value } else { T::zero() });
+        Orthogonal::from_explicit(matrix, vec![T::zero(); n])
+    };
+    let ends = vec![diagonal(T::one())?, diagonal(-T::one())?];
+    Ok(Network::BiLipNet(BiLipNet::from_layers(ends, vec![layer])?))
 }
 
 /// A classifier in the user's units, its posterior that of the stored weights.

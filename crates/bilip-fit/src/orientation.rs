@@ -1,5 +1,7 @@
 //! Whether a map reverses orientation, as far as rows tell.
 
+use bilip::faer::Side;
+
 use crate::linear::linear_map;
 
 /// Whether the linear map that fits `y` best, from inputs `x` and parameters `p`, has a negative
@@ -8,6 +10,38 @@ use crate::linear::linear_map;
 /// Rows are standardized; there are as many targets as inputs, `n`.
 pub(crate) fn is_reversed(x: &[f64], p: &[f64], y: &[f64], n: usize) -> bool {
     linear_map(x, p, y, n).determinant() < 0.0
+}
+
+/// Whether a map grows, as far as rows tell: what the symmetric part of the linear map that fits best
+/// says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// `⟨Δx, Δy⟩ > 0`.
+    Increasing,
+    /// `⟨Δx, Δy⟩ < 0`.
+    Decreasing,
+    /// Some directions grow and others shrink.
+    Neither,
+}
+
+/// The growth of a map from rows of as many inputs as targets.
+pub(crate) fn growth(x: &[f64], y: &[f64], n: usize) -> Growth {
+    let map = linear_map(x, &[], y, n);
+    let symmetric = &map + map.transpose();
+    let Ok(values) = symmetric.self_adjoint_eigenvalues(Side::Lower) else {
+        return Growth::Neither;
+    };
+    // Directions that hardly matter say nothing.
+    let size = values.iter().fold(0.0f64, |a, v| a.max(v.abs()));
+    let (up, down) = (
+        values.iter().any(|v| *v > 0.02 * size),
+        values.iter().any(|v| *v < -0.02 * size),
+    );
+    match (up, down) {
+        (true, true) => Growth::Neither,
+        (false, true) => Growth::Decreasing,
+        _ => Growth::Increasing,
+    }
 }
 
 #[cfg(test)]
@@ -35,6 +69,20 @@ mod tests {
                 assert_eq!(is_reversed(&x, &p, &y, n), a.determinant() < 0.0, "{case}");
             }
         }
+    }
+
+    #[test]
+    fn growth_is_that_of_the_linear_part() {
+        let mut rng = Rng::new(2);
+        let x = rng.normals(600);
+        let map = |a: [f64; 4]| -> Vec<f64> {
+            x.chunks_exact(2)
+                .flat_map(|x| [a[0] * x[0] + a[1] * x[1], a[2] * x[0] + a[3] * x[1]])
+                .collect()
+        };
+        assert_eq!(growth(&x, &map([2.0, 5.0, -5.0, 1.0]), 2), Growth::Increasing);
+        assert_eq!(growth(&x, &map([-2.0, 0.5, 0.5, -1.0]), 2), Growth::Decreasing);
+        assert_eq!(growth(&x, &map([0.0, 1.0, 1.0, 0.0]), 2), Growth::Neither);
     }
 
     /// The share of the targets' variance that a fit leaves over.

@@ -7,7 +7,7 @@ use bilip_burn::{BoundsMode, Columns, Dataset, shuffled};
 
 use crate::columns::choose;
 use crate::error::{Error, Result, ensure};
-use crate::orientation::is_reversed;
+use crate::orientation::{Growth, growth, is_reversed};
 use crate::recipe::{DEFAULT_BLOCKS, Recipe};
 use crate::settings::{FitSettings, ModelKind};
 use crate::standard::Standard;
@@ -38,6 +38,10 @@ pub(crate) struct Prepared {
     pub y: Standard,
     /// Whether the first target is fitted with its sign changed.
     pub reversed: bool,
+    /// Whether all are, for a monotone layer that decreases.
+    pub negated: bool,
+    /// What speaks against the kind of model.
+    pub doubts: Vec<String>,
     pub bounds: BoundsMode,
     pub ranges: Vec<(f64, f64)>,
     /// The names of the classes, for a classifier.
@@ -93,6 +97,9 @@ impl Prepared {
         let (mut x, mut y) = (self.x.apply(&rows.x), self.y.apply(&rows.y));
         if let Some(front) = &recipe.front {
             (x, y) = (front.before(&x), front.targets(&y));
+        }
+        if recipe.negated {
+            y.iter_mut().for_each(|v| *v = -*v);
         }
         if recipe.reversed {
             y.iter_mut().step_by(columns.targets).for_each(|v| *v = -*v);
@@ -277,6 +284,17 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
         let reflections = layers * settings.householder.unwrap_or(0);
         is_reversed(&x, &p, &y, inputs.len()) == reflections.is_multiple_of(2)
     };
+    let (mut negated, mut doubts) = (false, Vec::new());
+    if settings.model == ModelKind::MonLip {
+        let (x, y) = (standard_x.apply(&kept.x), standard_y.apply(&kept.y));
+        match growth(&x, &y, inputs.len()) {
+            Growth::Increasing => {}
+            Growth::Decreasing => negated = true,
+            Growth::Neither => doubts.push(
+                "the map is not monotone: the linear map that fits it best grows in some directions and shrinks in others; fit it with --model bilipnet".into(),
+            ),
+        }
+    }
     let ranges = (0..inputs.len())
         .map(|k| {
             all.x
@@ -296,6 +314,8 @@ pub(crate) fn prepare(settings: &FitSettings, table: &Table) -> Result<Prepared>
         p: standard_p,
         y: standard_y,
         reversed,
+        negated,
+        doubts,
         bounds,
         ranges,
         classes,

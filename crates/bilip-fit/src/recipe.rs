@@ -38,6 +38,8 @@ pub(crate) struct Recipe {
     pub untrained: bool,
     /// Whether the first target is fitted with its sign changed.
     pub reversed: bool,
+    /// Whether all targets are.
+    pub negated: bool,
     /// Where the minimum is known to be, in the user's units.
     pub minimum: Option<Vec<f64>>,
     /// What is taken off standardized targets: where the offset of a potential begins.
@@ -60,6 +62,7 @@ impl Recipe {
             front: None,
             untrained: false,
             reversed: prepared.reversed,
+            negated: prepared.negated,
             minimum: settings.minimum.clone(),
             level: 0.0,
         }

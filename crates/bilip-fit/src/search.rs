@@ -284,12 +284,8 @@ fn search<B: AutodiffBackend>(
     let mut steps = (FIRST_STEPS * settings.budget).max(1.0) as usize;
     let (mut trials, mut round) = (Vec::<Trial>::new(), 1);
     let last_steps = (LAST_STEPS * settings.budget).max(1.0) as usize;
-    let mut progress = Progress::new(
-        settings.progress,
-        0,
-        count_runs(left.len(), prepared.kept.count),
-        "runs",
-    );
+    let total = count_steps(left.len(), prepared.kept.count, steps) + FOLDS * last_steps;
+    let mut progress = Progress::new(settings.progress, 0, total, "steps");
     let mut chosen = left[0].clone();
     let mut score = f64::INFINITY;
     while left.len() > 1 {
@@ -297,7 +293,7 @@ fn search<B: AutodiffBackend>(
         let jobs: Vec<(usize, usize)> = (0..left.len())
             .flat_map(|k| (0..folds).map(move |fold| (k, fold)))
             .collect();
-        let scores = runs.all(jobs.len(), &mut progress, |j| {
+        let scores = runs.all(jobs.len(), &mut progress, steps, |j| {
             let (k, fold) = jobs[j];
             let (_, parts) = runs.one::<B>(&left[k], fold, steps, settings.seed, None)?;
             Ok(parts)
@@ -351,7 +347,7 @@ fn search<B: AutodiffBackend>(
     } else {
         vec![None; FOLDS]
     };
-    let members = runs.all(FOLDS, &mut progress, |fold| {
+    let members = runs.all(FOLDS, &mut progress, last_steps, |fold| {
         let seed = settings.seed.wrapping_add(fold as u64);
         runs.one::<B>(&chosen, fold, last_steps, seed, known[fold].as_deref())
     })?;
@@ -376,18 +372,19 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// How many runs a search takes.
-fn count_runs(candidates: usize, rows: usize) -> usize {
-    let (mut left, mut round, mut count) = (candidates, 1, 0);
+/// How many steps a search takes, those of the ensemble aside.
+fn count_steps(candidates: usize, rows: usize, first: usize) -> usize {
+    let (mut left, mut round, mut count, mut steps) = (candidates, 1, 0, first);
     while left > 1 {
-        count += left * if rows < SMALL { round } else { 1 };
+        count += steps * left * if rows < SMALL { round } else { 1 };
         if left <= FINALISTS {
             break;
         }
         left = left.div_ceil(2);
         round += 1;
+        steps *= 2;
     }
-    count + FOLDS
+    count
 }
 
 fn candidates(settings: &FitSettings, prepared: &Prepared) -> Vec<Candidate> {
@@ -448,6 +445,7 @@ impl<D: Sync> Runs<'_, D> {
         &self,
         jobs: usize,
         progress: &mut Progress,
+        steps: usize,
         work: impl Fn(usize) -> Result<R> + Sync,
     ) -> Result<Vec<R>> {
         let threads = match self.settings.device {
@@ -474,7 +472,7 @@ impl<D: Sync> Runs<'_, D> {
                             found[job] = Some(result);
                         }
                         if let Ok(mut progress) = progress.lock() {
-                            progress.advance("");
+                            progress.advance_by(steps, "");
                         }
                     }
                 });

@@ -87,8 +87,8 @@ pub(crate) fn train_model<B: AutodiffBackend>(job: &Job<'_>, device: &B::Device)
             store(
                 settings.precision,
                 &trained,
-                |m| freeze_monlip::<_, f32>(m, prepared),
-                |m| freeze_monlip::<_, f64>(m, prepared),
+                |m| freeze_monlip::<_, f32>(m, prepared, recipe),
+                |m| freeze_monlip::<_, f64>(m, prepared, recipe),
             )?
         }
         (ModelKind::BiLipNet, true) => {

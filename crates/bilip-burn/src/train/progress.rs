@@ -76,7 +76,16 @@ impl Progress {
 
     /// One more is done; the message says what came of it.
     pub fn advance(&mut self, message: &str) {
-        self.bar.inc(1);
+        self.advance_by(1, message);
+    }
+
+    /// Several more are done; the message, which may be empty, says what came of them.
+    pub fn advance_by(&mut self, count: usize, message: &str) {
+        self.bar.inc(count as u64);
+        let message = match message {
+            "" => String::new(),
+            text => format!(", {text}"),
+        };
         self.bar.set_prefix("");
         self.changed = Instant::now();
         if let Some(log) = &mut self.log
@@ -85,15 +94,15 @@ impl Progress {
             log.last = Instant::now();
             log.last_part = log.last;
             let (done, count) = (self.bar.position(), self.bar.length().unwrap_or(0));
-            let each = log.started.elapsed().as_secs_f64() / (done - log.first_part) as f64;
+            let each = log.started.elapsed().as_secs_f64() / (done - log.first_part).max(1) as f64;
             let left = Duration::from_secs_f64(each * count.saturating_sub(done) as f64);
             eprintln!(
-                "{done}/{count} {}, {message}, {} left",
+                "{done}/{count} {}{message}, {} left",
                 self.what,
                 HumanDuration(left)
             );
         }
-        self.bar.set_message(format!(", {message}"));
+        self.bar.set_message(message);
     }
 
     /// All is done: nothing is shown any more.
