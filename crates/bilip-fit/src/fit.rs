@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::answer::Answer;
 use crate::error::Result;
 use crate::folder::Folder;
+use crate::memory::Memory;
 use crate::named::NamedModel;
 use crate::prepare::{Prepared, check_parameters, prepare};
 use crate::quality::{Quality, quality};
@@ -95,9 +96,13 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     let recipe = Recipe::plain(settings, &prepared);
     check_parameters(settings, &recipe)?;
     let folder = (settings.checkpoints.as_ref()).map(|(path, print)| {
+        let search = match settings.is_plain() {
+            true => String::new(),
+            false => format!(", search with a budget of {}", settings.budget),
+        };
         Folder::new(
             path,
-            print,
+            &format!("{print}{search}"),
             table,
             prepared.reversed,
             has_offset_network(settings),
@@ -119,9 +124,11 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
             folder: folder.as_ref(),
         })??,
         false => {
+            let memory = Memory::new(folder.as_ref(), settings.resume)?;
             let found = settings.device.run(Search {
                 settings,
                 prepared: &prepared,
+                memory: &memory,
             })??;
             let judged = crate::answer::answer(&found, &prepared)?;
             let best = (found.members.iter().enumerate())

@@ -12,6 +12,7 @@ mod folder;
 mod free;
 mod freeze;
 mod linear;
+mod memory;
 mod named;
 mod orientation;
 mod prepare;

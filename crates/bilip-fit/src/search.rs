@@ -21,6 +21,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::free::Free;
 use crate::linear::Front;
+use crate::memory::{Memory, Outcome};
 use crate::prepare::{Prepared, Rows};
 use crate::quadratic::{Quadratic, feature_count};
 use crate::recipe::{DEFAULT_BLOCKS, DEFAULT_HIDDEN, Recipe};
@@ -33,14 +34,16 @@ pub(crate) const FOLDS: usize = 5;
 /// Steps of the first runs at a budget of one; every later round has twice as many.
 const FIRST_STEPS: f64 = 1_000.0;
 
-/// Steps of a member of the ensemble at a budget of one.
-const LAST_STEPS: f64 = 8_000.0;
+/// Steps of a member of the ensemble at a budget of one, for tables of many rows and of few.
+const LAST_STEPS: (f64, f64) = (8_000.0, 5_000.0);
 
 /// The last round has at most this many candidates.
 const FINALISTS: usize = 3;
 
-/// Tables with fewer rows are judged on several parts.
+/// Tables with fewer rows are judged on several parts: one in the first round, and one more in each
+/// up to this many.
 const SMALL: usize = 1_000;
+const MOST_PARTS: usize = 2;
 
 /// Rows that a run is judged on at most.
 const MOST_JUDGED: usize = 4_000;
@@ -185,13 +188,14 @@ fn split(count: usize, fold: usize) -> Split {
 pub(crate) struct Search<'a> {
     pub settings: &'a FitSettings,
     pub prepared: &'a Prepared,
+    pub memory: &'a Memory<'a>,
 }
 
 impl OnDevice for Search<'_> {
     type Output = Result<Found>;
 
     fn run<B: AutodiffBackend>(self, device: &B::Device) -> Result<Found> {
-        search::<B>(self.settings, self.prepared, device)
+        search::<B>(&self, device)
     }
 }
 
@@ -263,11 +267,12 @@ pub(crate) fn focus(prepared: &Prepared) -> Focus {
     focus
 }
 
-fn search<B: AutodiffBackend>(
-    settings: &FitSettings,
-    prepared: &Prepared,
-    device: &B::Device,
-) -> Result<Found> {
+fn search<B: AutodiffBackend>(search: &Search<'_>, device: &B::Device) -> Result<Found> {
+    let Search {
+        settings,
+        prepared,
+        memory,
+    } = *search;
     let potential = settings.model == ModelKind::PlNet;
     let focus = potential.then(|| focus(prepared));
     let weights = match &focus {
@@ -283,20 +288,27 @@ fn search<B: AutodiffBackend>(
     let mut left = candidates(settings, prepared);
     let mut steps = (FIRST_STEPS * settings.budget).max(1.0) as usize;
     let (mut trials, mut round) = (Vec::<Trial>::new(), 1);
-    let last_steps = (LAST_STEPS * settings.budget).max(1.0) as usize;
+    let small = prepared.kept.count < SMALL;
+    let last_steps = if small { LAST_STEPS.1 } else { LAST_STEPS.0 };
+    let last_steps = (last_steps * settings.budget).max(1.0) as usize;
     let total = count_steps(left.len(), prepared.kept.count, steps) + FOLDS * last_steps;
     let mut progress = Progress::new(settings.progress, 0, total, "steps");
     let mut chosen = left[0].clone();
     let mut score = f64::INFINITY;
     while left.len() > 1 {
-        let folds = if prepared.kept.count < SMALL { round } else { 1 };
+        let folds = if small { round.min(MOST_PARTS) } else { 1 };
         let jobs: Vec<(usize, usize)> = (0..left.len())
             .flat_map(|k| (0..folds).map(move |fold| (k, fold)))
             .collect();
         let scores = runs.all(jobs.len(), &mut progress, steps, |j| {
             let (k, fold) = jobs[j];
-            let (_, parts) = runs.one::<B>(&left[k], fold, steps, settings.seed, None)?;
-            Ok(parts)
+            let key = format!("round {round}, {steps} steps, part {fold}: {:?}", left[k]);
+            if let Some((_, parts)) = memory.recall(&key, false) {
+                return Ok(parts);
+            }
+            let outcome = runs.one::<B>(&left[k], fold, steps, settings.seed, None)?;
+            memory.keep(&key, &outcome, false)?;
+            Ok(outcome.1)
         })?;
         let mut ranked: Vec<Trial> = (left.iter().enumerate())
             .map(|(k, candidate)| {
@@ -349,7 +361,13 @@ fn search<B: AutodiffBackend>(
     };
     let members = runs.all(FOLDS, &mut progress, last_steps, |fold| {
         let seed = settings.seed.wrapping_add(fold as u64);
-        runs.one::<B>(&chosen, fold, last_steps, seed, known[fold].as_deref())
+        let key = format!("member, {last_steps} steps, part {fold}: {chosen:?}");
+        if let Some(outcome) = memory.recall(&key, true) {
+            return Ok(outcome);
+        }
+        let outcome = runs.one::<B>(&chosen, fold, last_steps, seed, known[fold].as_deref())?;
+        memory.keep(&key, &outcome, true)?;
+        Ok(outcome)
     })?;
     progress.finish();
     if members.iter().all(|(fitted, _)| fitted.is_none()) {
@@ -376,7 +394,7 @@ fn mean(values: &[f64]) -> f64 {
 fn count_steps(candidates: usize, rows: usize, first: usize) -> usize {
     let (mut left, mut round, mut count, mut steps) = (candidates, 1, 0, first);
     while left > 1 {
-        count += steps * left * if rows < SMALL { round } else { 1 };
+        count += steps * left * if rows < SMALL { round.min(MOST_PARTS) } else { 1 };
         if left <= FINALISTS {
             break;
         }
@@ -496,7 +514,7 @@ impl<D: Sync> Runs<'_, D> {
         steps: usize,
         seed: u64,
         known: Option<&[f64]>,
-    ) -> Result<(Option<Fitted>, Vec<f64>)> {
+    ) -> Result<Outcome> {
         let prepared = self.prepared;
         let Split { train, judged } = split(prepared.kept.count, fold);
         let (rows, others) = (prepared.kept.select(&train), prepared.kept.select(&judged));
