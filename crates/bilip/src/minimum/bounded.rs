@@ -618,6 +618,7 @@ impl<'a> Search<'a> {
         let (inner, mut settled) = self.surround(whole, free, best, tolerance, &mut cells)?;
         let mut queue = BinaryHeap::new();
         let mut status = BoxStatus::Converged;
+        let mut limited;
         let mut number = 0;
         let mut fresh = match inner {
             Some(inner) => without(whole, &inner, free),
@@ -654,14 +655,15 @@ impl<'a> Search<'a> {
                 });
             }
             known.clear();
+            limited = false;
             let threshold = best.upper - tolerance;
             while fresh.len() < 2 * BATCH {
                 let Some(waiting) = queue.pop_if_below(threshold) else {
                     break;
                 };
                 if cells + fresh.len() + 2 > max_cells {
-                    settled = settled.min(waiting.lower);
-                    status = BoxStatus::MaxCells;
+                    queue.push(waiting);
+                    limited = true;
                     break;
                 }
                 match waiting.cell.halves(waiting.split, free) {
@@ -675,12 +677,13 @@ impl<'a> Search<'a> {
                     }
                 }
             }
-            if fresh.is_empty() || status == BoxStatus::MaxCells {
-                // Halves that are not bounded any more are covered by what is known of the whole.
-                let rest = known.iter().copied().chain(queue.iter().map(|w| w.lower));
-                settled = rest.fold(settled, f64::min);
+            if fresh.is_empty() {
+                settled = queue.iter().map(|w| w.lower).fold(settled, f64::min);
                 break;
             }
+        }
+        if limited {
+            status = BoxStatus::MaxCells;
         }
         Ok((settled, cells, status))
     }
