@@ -102,46 +102,53 @@ pub struct Fit {
     /// Table: .csv (with a header or not), .npy or .parquet, also as .gz, or - for standard input
     pub data: PathBuf,
     /// Target columns, by name or number (from 1)
-    #[arg(long, required = true, value_delimiter = ',', value_name = "COLUMNS")]
+    #[arg(
+        help_heading = "Columns",
+        long,
+        required = true,
+        value_delimiter = ',',
+        value_name = "COLUMNS"
+    )]
     pub target: Vec<String>,
     /// Input columns; all others with a name that are not constant if not given
-    #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
+    #[arg(help_heading = "Columns", long, value_delimiter = ',', value_name = "COLUMNS")]
     pub inputs: Option<Vec<String>>,
     /// Parameter columns: the guarantee holds in the inputs for each of their values
-    #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
+    #[arg(help_heading = "Columns", long, value_delimiter = ',', value_name = "COLUMNS")]
     pub params: Vec<String>,
     #[command(flatten)]
     pub table: TableOptions,
     /// plnet, bilipnet, monlip or classifier
-    #[arg(long, value_enum, default_value_t = ModelName::Plnet, hide_possible_values = true, value_name = "KIND")]
+    #[arg(help_heading = "Model", long, value_enum, default_value_t = ModelName::Plnet, hide_possible_values = true, value_name = "KIND")]
     pub model: ModelName,
     /// Inverse-Lipschitz bound; with --nu or --tau
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(help_heading = "Bounds", long, allow_negative_numbers = true)]
     pub mu: Option<f64>,
     /// Lipschitz bound; with --mu or --tau
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(help_heading = "Bounds", long, allow_negative_numbers = true)]
     pub nu: Option<f64>,
     /// Distortion nu/mu; alone, nu is learned [default: searched; 100 in a plain fit]
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(help_heading = "Bounds", long, allow_negative_numbers = true)]
     pub tau: Option<f64>,
     /// Hidden widths of a monotone layer [default: 64,64]
-    #[arg(long, value_delimiter = ',', value_name = "WIDTHS")]
+    #[arg(help_heading = "Model", long, value_delimiter = ',', value_name = "WIDTHS")]
     pub hidden: Option<Vec<usize>>,
     /// Number of monotone layers [default: 2]
-    #[arg(long)]
+    #[arg(help_heading = "Model", long)]
     pub blocks: Option<usize>,
     /// relu, leaky_relu, tanh, sigmoid, arctan, softplus, elu or identity [default: searched; relu in
     /// a plain fit]
-    #[arg(long, value_parser = activation)]
+    #[arg(help_heading = "Model", long, value_parser = activation)]
     pub activation: Option<Activation>,
     /// Orthogonal layers as products of N Householder reflections instead of Cayley transforms
-    #[arg(long, value_name = "COUNT")]
+    #[arg(help_heading = "Model", long, value_name = "COUNT")]
     pub householder: Option<usize>,
     /// Q of the general form, with Q'Q <= I instead of Q'Q = I
-    #[arg(long)]
+    #[arg(help_heading = "Model", long)]
     pub general: bool,
     /// The minimum is known to be at this point
     #[arg(
+        help_heading = "Model",
         long,
         value_delimiter = ',',
         allow_negative_numbers = true,
@@ -149,32 +156,38 @@ pub struct Fit {
     )]
     pub minimum: Option<Vec<f64>>,
     /// One minimum value for all parameters; without, it depends on them
-    #[arg(long)]
+    #[arg(help_heading = "Model", long)]
     pub constant_offset: bool,
     /// Dimension of a classifier's feature map [default: the inputs, at least 8]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(help_heading = "Model", long, value_name = "COUNT")]
     pub width: Option<usize>,
     /// Random features of a classifier's Gaussian process [default: 1024]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(help_heading = "Model", long, value_name = "COUNT")]
     pub features: Option<usize>,
     /// Length scale of its kernel, in standard deviations of the inputs [default: sqrt(inputs/2)]
-    #[arg(long, allow_negative_numbers = true, value_name = "LENGTH")]
+    #[arg(
+        help_heading = "Model",
+        long,
+        allow_negative_numbers = true,
+        value_name = "LENGTH"
+    )]
     pub length_scale: Option<f64>,
     // What is the default now; kept for the commands of version 0.1.0.
     #[arg(long, conflicts_with = "no_standardize", hide = true)]
     pub per_column: bool,
     /// Bounds are those in your units: all inputs share one factor, and so do all targets
-    #[arg(long, conflicts_with = "per_column")]
+    #[arg(help_heading = "Bounds", long, conflicts_with = "per_column")]
     pub in_units: bool,
     /// Keep the columns as they are
-    #[arg(long)]
+    #[arg(help_heading = "Bounds", long)]
     pub no_standardize: bool,
     /// One plain fit instead of a search over settings; --epochs, --patience and --metrics ask for
     /// one, too
-    #[arg(long)]
+    #[arg(help_heading = "Search", long)]
     pub quick: bool,
     /// Steps of the search, in units of the default: 2 takes twice as long
     #[arg(
+        help_heading = "Search",
         long,
         default_value_t = 1.0,
         allow_negative_numbers = true,
@@ -182,25 +195,31 @@ pub struct Fit {
     )]
     pub budget: f64,
     /// Passes through the table, in one plain fit [default: 300]
-    #[arg(long)]
+    #[arg(help_heading = "Training", long)]
     pub epochs: Option<usize>,
     /// Rows of a step [default: by the number of rows; 100 in a plain fit]
-    #[arg(long)]
+    #[arg(help_heading = "Training", long)]
     pub batch: Option<usize>,
     /// Largest learning rate of the one-cycle schedule [default: 5e-3]
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(help_heading = "Training", long, allow_negative_numbers = true)]
     pub lr: Option<f64>,
     /// adam or sgd
-    #[arg(long, value_enum, default_value_t = OptimizerName::Adam, hide_possible_values = true)]
+    #[arg(help_heading = "Training", long, value_enum, default_value_t = OptimizerName::Adam, hide_possible_values = true)]
     pub optimizer: OptimizerName,
     /// Decoupled weight decay of Adam
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(
+        help_heading = "Training",
+        long,
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     pub decay: f64,
     /// Largest norm of a gradient
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(help_heading = "Training", long, allow_negative_numbers = true)]
     pub clip: Option<f64>,
     /// Share of the rows held out for validation
     #[arg(
+        help_heading = "Training",
         long,
         default_value_t = 0.1,
         allow_negative_numbers = true,
@@ -208,28 +227,28 @@ pub struct Fit {
     )]
     pub validation: f64,
     /// Stop after this many epochs without a better validation loss
-    #[arg(long, value_name = "EPOCHS")]
+    #[arg(help_heading = "Training", long, value_name = "EPOCHS")]
     pub patience: Option<usize>,
     /// Seed of weights, held-out rows and batches
-    #[arg(long, default_value_t = 0)]
+    #[arg(help_heading = "Training", long, default_value_t = 0)]
     pub seed: u64,
     /// Precision of the stored weights
-    #[arg(long, value_enum, default_value_t = Digits::F64, hide_possible_values = true, value_name = "f32|f64")]
+    #[arg(help_heading = "Model", long, value_enum, default_value_t = Digits::F64, hide_possible_values = true, value_name = "f32|f64")]
     pub precision: Digits,
     /// Where to train
-    #[arg(long, default_value_t = Device::Cpu, value_parser = device, value_name = "cpu|cuda|cuda:N")]
+    #[arg(help_heading = "Training", long, default_value_t = Device::Cpu, value_parser = device, value_name = "cpu|cuda|cuda:N")]
     pub device: Device,
     /// Go on with a run that was interrupted
-    #[arg(long)]
+    #[arg(help_heading = "Files", long)]
     pub resume: bool,
     /// Write the figures of every epoch to a .csv or .json file
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Files", long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
     /// Print the summary as JSON
-    #[arg(long)]
+    #[arg(help_heading = "Files", long)]
     pub json: bool,
     /// The model file to write
-    #[arg(short, long, value_name = "MODEL")]
+    #[arg(help_heading = "Files", short, long, value_name = "MODEL")]
     pub output: PathBuf,
 }
 

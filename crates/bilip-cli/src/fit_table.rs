@@ -18,16 +18,16 @@ pub enum Na {
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 pub struct TableOptions {
     /// Columns to leave out of the inputs
-    #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
+    #[arg(help_heading = "Columns", long, value_delimiter = ',', value_name = "COLUMNS")]
     pub exclude: Vec<String>,
     /// Columns of words: each category but the first is a variable of 0 and 1 (color=red)
-    #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
+    #[arg(help_heading = "Columns", long, value_delimiter = ',', value_name = "COLUMNS")]
     pub categories: Vec<String>,
     /// Column of the rows' weights, none of them negative
-    #[arg(long, value_name = "COLUMN")]
+    #[arg(help_heading = "Columns", long, value_name = "COLUMN")]
     pub weights: Option<String>,
     /// Missing values (NA, ?, …): error, drop (the rows) or mean (of the column)
-    #[arg(long, value_enum, default_value_t = Na::Error, hide_possible_values = true, value_name = "error|drop|mean")]
+    #[arg(help_heading = "Columns", long, value_enum, default_value_t = Na::Error, hide_possible_values = true, value_name = "error|drop|mean")]
     pub na: Na,
 }
 

@@ -651,7 +651,7 @@ fn help_fits_the_screen_and_has_an_example() {
         // A tall terminal for the one with all the settings, an ordinary one for the others.
         let lines = text.lines().count();
         assert!(
-            lines <= if command == "fit" { 60 } else { 30 },
+            lines <= if command == "fit" { 80 } else { 30 },
             "{command}: {lines} lines"
         );
         assert!(
