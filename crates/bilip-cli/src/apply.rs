@@ -54,10 +54,65 @@ pub fn eval(args: &args::Eval) -> Result<Outcome> {
         // The process of a classifier is in double precision.
         single: (model.precision() == Precision::F32) && decisions.is_none(),
         words: decisions.as_deref().map(|d| ("class", d)),
-        more: Vec::new(),
+        more: interval_columns(&model, args.interval, Around::Outputs(&y), &x)?,
     }
     .write(&args.output)?;
     Ok(Outcome::Done)
+}
+
+/// What an interval is around.
+#[derive(Clone, Copy)]
+enum Around<'a> {
+    Outputs(&'a [f64]),
+    Inputs(&'a [f64]),
+}
+
+/// The ends of intervals for every variable, and whether rows of x are outside the data.
+fn interval_columns(
+    model: &NamedModel,
+    share: Option<f64>,
+    around: Around<'_>,
+    x: &[f64],
+) -> Result<Vec<(String, Column)>> {
+    let Some(share) = share else {
+        return Ok(Vec::new());
+    };
+    let errors = model.unseen_errors().with_context(|| {
+        format!(
+            "--interval: {} does not say how far off it was on rows that it had not seen; fit it again with --validation above 0",
+            model.source
+        )
+    })?;
+    let (values, names, widths) = match around {
+        Around::Outputs(y) => (y, model.targets(), errors.of_outputs(share)),
+        Around::Inputs(x) => (x, model.inputs(), errors.of_inputs(share)),
+    };
+    let widths = widths.map_err(|e| anyhow::anyhow!("--{e}"))?;
+    ensure!(
+        widths.len() == names.len(),
+        "--interval: a {} has no errors to make intervals of",
+        model.kind_name()
+    );
+    let mut columns = Vec::new();
+    for (k, name) in names.iter().enumerate() {
+        for (end, sign) in [("low", -1.0), ("high", 1.0)] {
+            let column = values.iter().skip(k).step_by(names.len());
+            let column = column.map(|v| v + sign * widths[k]).collect();
+            columns.push((format!("{name}_{end}"), Column::Numbers(column)));
+        }
+    }
+    if let Some(ranges) = model.ranges() {
+        let outside = |row: &[f64]| {
+            row.iter()
+                .zip(&ranges)
+                .any(|(v, (low, high))| v < low || v > high)
+        };
+        let column = x
+            .chunks_exact(ranges.len())
+            .map(|row| f64::from(u8::from(outside(row))));
+        columns.push(("outside_data".to_string(), Column::Numbers(column.collect())));
+    }
+    Ok(columns)
 }
 
 fn columns(table: &Table, variables: &Variables, model: &NamedModel, what: &str) -> Result<Vec<f64>> {
@@ -126,7 +181,15 @@ pub fn invert(args: &args::Invert) -> Result<Outcome> {
         more: match args.errors {
             true => row_columns(&inverse, &names),
             false => Vec::new(),
-        },
+        }
+        .into_iter()
+        .chain(interval_columns(
+            &model,
+            args.interval,
+            Around::Inputs(&inverse.x),
+            &inverse.x,
+        )?)
+        .collect(),
         names: &names,
     }
     .write(&args.output)?;

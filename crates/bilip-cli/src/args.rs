@@ -261,7 +261,9 @@ pub struct At {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  bilip eval oven.safetensors -i examples/oven.csv -o predicted.csv")]
+#[command(
+    after_help = "Example:\n  bilip eval oven.safetensors -i examples/oven.csv -o predicted.csv --interval 0.9"
+)]
 pub struct Eval {
     /// Model file
     pub model: PathBuf,
@@ -271,6 +273,10 @@ pub struct Eval {
     /// Table to write: .csv, .npy or -
     #[arg(short, long, default_value = "-")]
     pub output: PathBuf,
+    /// Add columns NAME_low and NAME_high that cover this share of new measurements, and a column
+    /// outside_data; measured on rows that the fit had not seen, not proved
+    #[arg(long, allow_negative_numbers = true, value_name = "SHARE")]
+    pub interval: Option<f64>,
     #[command(flatten)]
     pub at: At,
 }
@@ -299,6 +305,10 @@ pub struct Invert {
     /// max_iterations, 2 precision_limit, 3 stalled, 4 out_of_range)
     #[arg(long)]
     pub errors: bool,
+    /// Add columns NAME_low and NAME_high that cover this share of new measurements, and a column
+    /// outside_data; measured on rows that the fit had not seen, not proved
+    #[arg(long, allow_negative_numbers = true, value_name = "SHARE")]
+    pub interval: Option<f64>,
     /// Write a report as JSON, the same for every row included
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

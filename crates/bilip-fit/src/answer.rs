@@ -150,12 +150,9 @@ impl Evidence<'_> {
     fn unseen(&self) -> (Rows, Vec<f64>) {
         let kept = &self.prepared.kept;
         let rows: Vec<usize> = (0..kept.count).filter(|r| r % FOLDS == 0).collect();
-        let mut all = kept.select(&rows);
-        let mut weights: Vec<f64> = rows.iter().map(|r| self.focus.weights[*r]).collect();
         let held_out = &self.prepared.held_out;
-        all.x.extend(&held_out.x);
-        all.y.extend(&held_out.y);
-        all.count += held_out.count;
+        let all = kept.select(&rows).with(held_out);
+        let mut weights: Vec<f64> = rows.iter().map(|r| self.focus.weights[*r]).collect();
         weights.extend(self.focus.weights_of(self.prepared, held_out));
         (all, weights)
     }

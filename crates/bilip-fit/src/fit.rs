@@ -5,15 +5,19 @@ use std::path::Path;
 use crate::answer::Answer;
 use crate::error::Result;
 use crate::folder::Folder;
+use crate::interval::{self, UnseenErrors};
 use crate::memory::Memory;
 use crate::named::NamedModel;
 use crate::prepare::{Prepared, check_parameters, prepare};
 use crate::quality::{Quality, quality};
 use crate::recipe::Recipe;
-use crate::search::{Candidate, Search, Trial};
+use crate::search::{Candidate, FOLDS, Search, Trial};
 use crate::settings::FitSettings;
 use crate::table::Table;
 use crate::work::{Fitted, Job, has_offset_network};
+
+/// With fewer rows held out, intervals also stand on rows that training only watched.
+const ENOUGH_UNSEEN: usize = 100;
 
 /// What a fit has come to.
 #[derive(Debug)]
@@ -109,6 +113,7 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
         )
     });
     let nothing_to_resume = settings.resume && folder.as_ref().is_none_or(|f| !f.path.exists());
+    let mut unseen = prepared.held_out.clone();
     let (mut answer, mut settings_chosen, mut trials) = (None, None, Vec::new());
     let mut fitted = match settings.is_plain() {
         true => settings.device.run(Job {
@@ -137,6 +142,11 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
             let (chosen, worth) = judged.map_or((best, None), |(chosen, answer)| (chosen, Some(answer)));
             answer = worth;
             (settings_chosen, trials) = (Some(found.chosen), found.trials);
+            if found.members.len() == FOLDS && unseen.count < ENOUGH_UNSEEN {
+                // The part that this member was only watched on, for want of more rows.
+                let part: Vec<usize> = (0..prepared.kept.count).filter(|r| r % FOLDS == chosen).collect();
+                unseen = unseen.with(&prepared.kept.select(&part));
+            }
             let mut members = found.members;
             members.swap_remove(chosen).0
         }
@@ -153,10 +163,14 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     if nothing_to_resume {
         warnings.push("nothing to resume: there are no checkpoints; started from the beginning".into());
     }
-    let model = NamedModel {
+    let mut model = NamedModel {
         source: "fitted model".into(),
         model: fitted.model,
     };
+    if let Some(errors) = UnseenErrors::of(&model, &unseen)? {
+        let text = serde_json::json!(errors).to_string();
+        model.model.provenance.insert(interval::KEY.into(), text);
+    }
     Ok(Fit {
         training: quality(&model, &prepared.kept)?,
         validation: match prepared.held_out.count {

@@ -6,6 +6,7 @@ use std::path::Path;
 use bilip::Model;
 
 use crate::error::Result;
+use crate::interval::{KEY, UnseenErrors};
 use crate::table::Variables;
 
 /// A model and what its file says of the data that it was fitted to: names of columns and classes,
@@ -127,6 +128,11 @@ impl NamedModel {
         } else {
             self.names("targets", self.model.outputs(), "y")
         }
+    }
+
+    /// How far off the model was on rows that it had not seen, where that is known.
+    pub fn unseen_errors(&self) -> Option<UnseenErrors> {
+        serde_json::from_str(self.model.provenance.get(KEY)?).ok()
     }
 
     /// The ranges of the data it was fitted to, where they are known.

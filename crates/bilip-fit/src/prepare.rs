@@ -67,6 +67,18 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
+    /// These rows, and others after them.
+    pub fn with(mut self, others: &Rows) -> Rows {
+        self.x.extend(&others.x);
+        self.p.extend(&others.p);
+        self.y.extend(&others.y);
+        if let (Some(weights), Some(more)) = (&mut self.weights, &others.weights) {
+            weights.extend(more);
+        }
+        self.count += others.count;
+        self
+    }
+
     /// Some of the rows, in the order given.
     pub fn select(&self, rows: &[usize]) -> Rows {
         let pick = |values: &[f64]| -> Vec<f64> {

@@ -25,7 +25,9 @@ fn settings(budget: f64) -> FitSettings {
 }
 
 fn answer(fit: &Fit) -> &Answer {
-    fit.answer.as_ref().expect("a search for a minimum gives an answer")
+    fit.answer
+        .as_ref()
+        .expect("a search for a minimum gives an answer")
 }
 
 #[test]
@@ -52,7 +54,11 @@ fn a_curved_valley_is_answered_better_than_by_the_best_row() {
     assert!(found.holds_up(), "{:?}", found.doubts);
     let x: Vec<f64> = found.x.iter().map(|v| v.1).collect();
     assert!(f(&x) < 0.01, "{x:?}: {}", f(&x));
-    assert!(found.interval.0 < 0.0 && found.interval.1 > 0.0, "{:?}", found.interval);
+    assert!(
+        found.interval.0 < 0.0 && found.interval.1 > 0.0,
+        "{:?}",
+        found.interval
+    );
 }
 
 #[test]
@@ -70,8 +76,14 @@ fn the_number_of_threads_and_an_interruption_change_nothing() {
     let f = |x: &[f64]| (x[0] - 0.2).powi(4) + x[1].powi(2) * (1.0 + 0.5 * x[0]);
     let table = table(150, 2, 0.01, f);
     let with = |threads: usize, settings: &FitSettings| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| fit(&table, settings).unwrap()).model.to_bytes().unwrap()
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
+        pool.install(|| fit(&table, settings).unwrap())
+            .model
+            .to_bytes()
+            .unwrap()
     };
     let plain = settings(0.02);
     let once = with(1, &plain);
@@ -84,10 +96,17 @@ fn the_number_of_threads_and_an_interruption_change_nothing() {
         ..plain
     };
     assert!(once == with(2, &stored));
-    let mut runs: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|f| f.unwrap().path()).collect();
+    let mut runs: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|f| f.unwrap().path())
+        .collect();
     runs.sort();
     assert!(runs.len() > 10);
-    for path in runs.iter().filter(|p| p.file_name().is_some_and(|n| n != "run")).step_by(3) {
+    for path in runs
+        .iter()
+        .filter(|p| p.file_name().is_some_and(|n| n != "run"))
+        .step_by(3)
+    {
         std::fs::remove_file(path).unwrap();
     }
     let resumed = FitSettings {
