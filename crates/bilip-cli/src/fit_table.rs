@@ -26,7 +26,7 @@ pub struct TableOptions {
     /// Column of the rows' weights, none of them negative
     #[arg(help_heading = "Columns", long, value_name = "COLUMN")]
     pub weights: Option<String>,
-    /// Missing values (NA, ?, …): error, drop (the rows) or mean (of the column)
+    /// Missing values (NA, ?, …): error, drop (rows) or mean (of the column)
     #[arg(help_heading = "Columns", long, value_enum, default_value_t = Na::Error, hide_possible_values = true, value_name = "error|drop|mean")]
     pub na: Na,
 }

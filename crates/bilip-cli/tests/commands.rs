@@ -833,3 +833,85 @@ fn experiments_run_in_their_short_version_and_make_a_page() {
         "the page stands alone"
     );
 }
+
+#[test]
+fn a_search_says_what_its_answer_is_worth() {
+    let place = Place::new();
+    let fit = |options: &str| {
+        place.json(&format!(
+            "fit {} --target loss --hidden 16,16 --budget 0.05 -o m.safetensors --json {options}",
+            oven()
+        ))
+    };
+    let found = fit("");
+    let answer = &found["answer"];
+    for key in ["temperature", "minutes"] {
+        for value in [&answer["x"], &answer["spread"]["x"], &answer["best_row"]["x"]] {
+            assert!(value[key].is_number(), "{key}");
+        }
+    }
+    assert_eq!(answer["inside_data"], true);
+    assert_eq!(answer["single_minimum"], true);
+    assert!(
+        answer["rows_below"].is_number() && answer["interval"][0].as_f64() < answer["interval"][1].as_f64()
+    );
+    assert!(found["search"]["trials"].as_array().unwrap().len() > 9);
+    assert!(found["search"]["chosen"]["activation"].is_string());
+    assert!(!place.exists("m.safetensors.checkpoints"));
+    // What is given by hand is kept.
+    let found = fit("--activation tanh --tau 30");
+    assert_eq!(found["search"]["chosen"]["activation"], "tanh");
+    assert!(found["certificate"]["distortion"].as_f64().unwrap() <= 31.0 * 16.0);
+    // Several minima: the summary begins with that.
+    let mut rows = String::from("a,b,y\n");
+    for k in 0..400 {
+        let (a, b) = ((k % 20) as f64 / 10.0 - 0.95, (k / 20) as f64 / 10.0 - 0.95);
+        rows += &format!("{a},{b},{}\n", (4.0 * a * a - 1.0).powi(2) + b * b);
+    }
+    place.write("wells.csv", rows);
+    let run = place.run("fit wells.csv --target y --hidden 16,16 --budget 0.1 -o w.safetensors");
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert!(
+        run.stdout.starts_with("DOUBTFUL   ") && run.stdout.contains("single minimum"),
+        "{}",
+        run.stdout
+    );
+}
+
+#[test]
+fn intervals_cover_the_rows_they_are_asked_to() {
+    let place = Place::new();
+    place.ok(&format!(
+        "fit {} --target loss --hidden 16,16 --epochs 20 -o m.safetensors",
+        oven()
+    ));
+    let table = place.ok(&format!("eval m.safetensors -i {} --interval 0.9", oven()));
+    assert!(
+        table.starts_with("loss,loss_low,loss_high,outside_data\n"),
+        "{table:.80}"
+    );
+    let (_, found) = parse_csv(&table);
+    let (_, measured) = parse_csv(&std::fs::read_to_string(oven()).unwrap());
+    let covered = (found.iter().zip(&measured))
+        .filter(|(f, m)| f[1] <= m[2] && m[2] <= f[2])
+        .count();
+    let share = covered as f64 / found.len() as f64;
+    assert!((0.85..=0.95).contains(&share), "{share}");
+    assert!(found.iter().all(|row| row[3] == 0.0));
+    place.write("far.csv", "temperature,minutes\n900,30\n");
+    let (_, far) = parse_csv(&place.ok("eval m.safetensors -i far.csv --interval 0.5"));
+    assert_eq!(far[0][3], 1.0);
+    for (share, what) in [
+        ("0.9999", "rows that it had not seen"),
+        ("1.5", "between 0 and 1"),
+    ] {
+        let run = place.run(&format!("eval m.safetensors -i far.csv --interval {share}"));
+        assert_eq!((run.code, run.stderr.lines().count()), (2, 1));
+        assert!(run.stderr.contains(what), "{}", run.stderr);
+    }
+    place.ok(&format!(
+        "fit {} --target loss --epochs 2 --hidden 4 --validation 0 -o n.safetensors",
+        oven()
+    ));
+    assert_eq!(place.run("eval n.safetensors -i far.csv --interval 0.5").code, 2);
+}
