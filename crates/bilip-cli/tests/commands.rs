@@ -837,13 +837,10 @@ fn experiments_run_in_their_short_version_and_make_a_page() {
 #[test]
 fn a_search_says_what_its_answer_is_worth() {
     let place = Place::new();
-    let fit = |options: &str| {
-        place.json(&format!(
-            "fit {} --target loss --hidden 16,16 --budget 0.05 -o m.safetensors --json {options}",
-            oven()
-        ))
-    };
-    let found = fit("");
+    let found = place.json(&format!(
+        "fit {} --target loss --hidden 16,16 --budget 0.05 -o m.safetensors --json",
+        oven()
+    ));
     let answer = &found["answer"];
     for key in ["temperature", "minutes"] {
         for value in [&answer["x"], &answer["spread"]["x"], &answer["best_row"]["x"]] {
@@ -859,7 +856,11 @@ fn a_search_says_what_its_answer_is_worth() {
     assert!(found["search"]["chosen"]["activation"].is_string());
     assert!(!place.exists("m.safetensors.checkpoints"));
     // What is given by hand is kept.
-    let found = fit("--activation tanh --tau 30");
+    let run = place.run(&format!(
+        "fit {} --target loss --hidden 16,16 --budget 0.05 -o m.safetensors --json --activation tanh --tau 30",
+        oven()
+    ));
+    let found: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(found["search"]["chosen"]["activation"], "tanh");
     assert!(found["certificate"]["distortion"].as_f64().unwrap() <= 31.0 * 16.0);
     // Several minima: the summary begins with that.
