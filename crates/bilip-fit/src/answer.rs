@@ -108,7 +108,11 @@ pub(crate) fn answer(found: &Found, prepared: &Prepared) -> Result<Option<(usize
         models,
         judges: &found.judges,
     };
-    let chosen = evidence.choose()?;
+    // What is found in closed form was found on all rows last.
+    let chosen = match found.chosen.tau {
+        Some(_) => evidence.choose()?,
+        None => evidence.minima.len() - 1,
+    };
     let answer = evidence.worth(chosen)?;
     Ok(Some((chosen, answer)))
 }

@@ -141,8 +141,9 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
                 .map_or(0, |(k, _)| k);
             let (chosen, worth) = judged.map_or((best, None), |(chosen, answer)| (chosen, Some(answer)));
             answer = worth;
+            let found_on_parts = found.members.len() == FOLDS;
             (settings_chosen, trials) = (Some(found.chosen), found.trials);
-            if found.members.len() == FOLDS && unseen.count < ENOUGH_UNSEEN {
+            if found_on_parts && unseen.count < ENOUGH_UNSEEN {
                 // The part that this member was only watched on, for want of more rows.
                 let part: Vec<usize> = (0..prepared.kept.count).filter(|r| r % FOLDS == chosen).collect();
                 unseen = unseen.with(&prepared.kept.select(&part));

@@ -70,6 +70,11 @@ impl Free {
         free
     }
 
+    /// Whether the quadratic function is all of it.
+    pub fn is_quadratic(&self) -> bool {
+        self.quadratic.is_some() && self.process.is_none()
+    }
+
     /// The same model on other rows, its settings kept.
     pub fn refit(&self, x: &[f64], y: &[f64]) -> Self {
         let mut free = self.clone();

@@ -16,7 +16,7 @@ const STARTS: [f64; 2] = [1.0, 0.15];
 /// Ranges of the logarithms of length scales, in standard deviations of the inputs, and of the
 /// noise, as a share of the variance of the process.
 const LENGTHS: (f64, f64) = (-3.0, 5.0);
-const NOISES: (f64, f64) = (-18.0, 5.0);
+const NOISES: (f64, f64) = (-24.0, 5.0);
 
 /// How smooth the functions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

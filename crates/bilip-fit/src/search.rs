@@ -34,8 +34,9 @@ pub(crate) const FOLDS: usize = 5;
 /// Steps of the first runs at a budget of one; every later round has twice as many.
 const FIRST_STEPS: f64 = 1_000.0;
 
-/// Steps of a member of the ensemble at a budget of one, for tables of many rows and of few.
-const LAST_STEPS: (f64, f64) = (8_000.0, 5_000.0);
+/// Steps of a member of the ensemble at a budget of one, for tables of many rows, of few, and for
+/// maps, which are calibrations with little noise more often than not.
+const LAST_STEPS: (f64, f64, f64) = (8_000.0, 5_000.0, 16_000.0);
 
 /// The last round has at most this many candidates.
 const FINALISTS: usize = 3;
@@ -172,12 +173,15 @@ struct Split {
     judged: Vec<usize>,
 }
 
+/// The part after the last is none: all rows are seen.
 fn split(count: usize, fold: usize) -> Split {
     let (mut train, mut judged) = (Vec::new(), Vec::new());
     for r in 0..count {
-        match r % FOLDS == fold {
-            true => judged.push(r),
-            false => train.push(r),
+        if r % FOLDS == fold % FOLDS {
+            judged.push(r);
+        }
+        if r % FOLDS != fold {
+            train.push(r);
         }
     }
     judged.truncate(MOST_JUDGED);
@@ -283,13 +287,18 @@ fn search<B: AutodiffBackend>(search: &Search<'_>, device: &B::Device) -> Result
         settings,
         prepared,
         weights,
+        is_quadratic: focus.as_ref().is_some_and(|f| f.free.is_quadratic()),
         device,
     };
     let mut left = candidates(settings, prepared);
     let mut steps = (FIRST_STEPS * settings.budget).max(1.0) as usize;
     let (mut trials, mut round) = (Vec::<Trial>::new(), 1);
     let small = prepared.kept.count < SMALL;
-    let last_steps = if small { LAST_STEPS.1 } else { LAST_STEPS.0 };
+    let last_steps = match (potential, small) {
+        (true, false) => LAST_STEPS.0,
+        (true, true) => LAST_STEPS.1,
+        (false, _) => LAST_STEPS.2,
+    };
     let last_steps = (last_steps * settings.budget).max(1.0) as usize;
     let total = count_steps(left.len(), prepared.kept.count, steps) + FOLDS * last_steps;
     let mut progress = Progress::new(settings.progress, 0, total, "steps");
@@ -359,13 +368,21 @@ fn search<B: AutodiffBackend>(search: &Search<'_>, device: &B::Device) -> Result
     } else {
         vec![None; FOLDS]
     };
-    let members = runs.all(FOLDS, &mut progress, last_steps, |fold| {
+    // What is found in closed form needs no rows to stop at: it is found on all of them, too.
+    let count = if chosen.tau.is_none() { FOLDS + 1 } else { FOLDS };
+    let members = runs.all(count, &mut progress, last_steps, |fold| {
         let seed = settings.seed.wrapping_add(fold as u64);
         let key = format!("member, {last_steps} steps, part {fold}: {chosen:?}");
         if let Some(outcome) = memory.recall(&key, true) {
             return Ok(outcome);
         }
-        let outcome = runs.one::<B>(&chosen, fold, last_steps, seed, known[fold].as_deref())?;
+        let outcome = runs.one::<B>(
+            &chosen,
+            fold,
+            last_steps,
+            seed,
+            known.get(fold).and_then(|x| x.as_deref()),
+        )?;
         memory.keep(&key, &outcome, true)?;
         Ok(outcome)
     })?;
@@ -454,6 +471,8 @@ struct Runs<'a, D> {
     prepared: &'a Prepared,
     /// Weights of the kept rows.
     weights: Option<&'a [f64]>,
+    /// Whether the free model is a quadratic function.
+    is_quadratic: bool,
     device: &'a D,
 }
 
@@ -570,6 +589,7 @@ impl<D: Sync> Runs<'_, D> {
         recipe.epochs = steps.div_ceil(rows.count.div_ceil(recipe.batch)).max(1);
         let (x, y) = (prepared.x.apply(&rows.x), prepared.y.apply(&rows.y));
         let n = prepared.inputs.len();
+        recipe.untrained = candidate.front && candidate.tau.is_none();
         if candidate.front {
             let distortion = match candidate.tau {
                 Some(_) => FRONT_DISTORTION,
@@ -582,6 +602,8 @@ impl<D: Sync> Runs<'_, D> {
                     } else {
                         1e-9
                     };
+                    // A table that is quadratic and noise is best fitted as such.
+                    let weights = weights.filter(|_| !(recipe.untrained && self.is_quadratic));
                     Quadratic::fit(&x, n, &y, weights, penalty)
                         .and_then(|q| Front::of_quadratic(&q, distortion, REACH))
                 }
@@ -589,10 +611,10 @@ impl<D: Sync> Runs<'_, D> {
             };
             recipe.front = front.map(Arc::new);
         }
+        recipe.untrained &= recipe.front.is_some();
         if let Some(front) = &recipe.front {
             // A front has the orientation of the data.
             recipe.reversed = false;
-            recipe.untrained = candidate.tau.is_none();
             if settings.model == ModelKind::PlNet {
                 // The level that fits best above the front's quadratic function.
                 let z = front.before(&x);
