@@ -105,7 +105,8 @@ class Program:
 
 def messages(summary: dict[str, Any], standard_error: str) -> list[str]:
     """Warnings of the summary, then the lines of standard error that are no progress."""
-    listed = [w if isinstance(w, str) else json.dumps(w) for w in summary.get("warnings") or []]
+    said = [*(summary.get("warnings") or []), *(summary.get("doubts") or [])]
+    listed = [w if isinstance(w, str) else json.dumps(w) for w in said]
     lines = [line.split("\r")[-1].strip() for line in standard_error.splitlines()]
     return listed + [line for line in lines if line and not PROGRESS.match(line)]
 

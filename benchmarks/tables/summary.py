@@ -115,8 +115,8 @@ def worst(result: Result) -> float | None:
 
 
 def says_free_model(result: Result) -> bool:
-    """Whether the program warned that a model without bounds fits better."""
-    return any("free_model" in message or "free model" in message for message in result.get("messages", []))
+    """Whether the program said that a model without a guarantee fits better."""
+    return any("model without a guarantee" in message for message in result.get("messages", []))
 
 
 def counts(tasks: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Counts(unittest.TestCase):
         self.assertEqual(counts["edge"]["exit_1"], {"count": 2, "of": 4})
 
     def test_a_bad_fit_of_a_table_is_silent_unless_it_is_said(self):
-        ways = [(0, []), (1, []), (0, ["warning: free_model: a network without bounds has R2 0.9"])]
+        ways = [(0, []), (1, []), (0, ["a model without a guarantee explains 90 %"])]
         results = []
         for split, (exit_code, messages) in enumerate(ways):
             results.append(

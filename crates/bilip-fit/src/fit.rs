@@ -53,7 +53,7 @@ impl Fit {
     /// Writes the model file, and removes the checkpoints: nothing is lost with them any more.
     ///
     /// # Errors
-    /// As [`Model::save`].
+    /// As [`Model::save`](bilip::Model::save).
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         self.model.model.save(path)?;
