@@ -12,6 +12,7 @@ use bilip_fit::{NamedModel, Table, Variables};
 use serde_json::{Value, json};
 
 use crate::Outcome;
+use crate::answer::{doubts, worth};
 use crate::args;
 use crate::limits::limits;
 use crate::model::{self, Asked};
@@ -329,12 +330,16 @@ pub fn minimize(args: &args::Minimize) -> Result<Outcome> {
         return minimize_in(&model, &p, &limits, args);
     }
     let minima = model.minimize(&p, &options)?;
+    let answer = model.answer().filter(|_| model.parameters() == 0);
     if args.json {
         let minima = (minima.iter())
             .map(|m| {
                 let mut value = with_names(&model, serde_json::to_value(m)?, &m.x);
                 if let (Some(inside), Value::Object(keys)) = (within_data(&model, &m.x), &mut value) {
                     keys.insert("within_data".into(), json!(inside));
+                    if let Some(answer) = &answer {
+                        keys.insert("answer".into(), json!(answer));
+                    }
                 }
                 Ok(value)
             })
@@ -342,7 +347,9 @@ pub fn minimize(args: &args::Minimize) -> Result<Outcome> {
         print_json(minima)?;
     } else {
         print(&of_rows(&model, &p, &minima, |m| {
-            let mut text = describe(&model, m);
+            let mut text = answer.as_ref().map_or(String::new(), |a| doubts(&a.doubts));
+            text += &describe(&model, m);
+            text += &answer.as_ref().map_or(String::new(), worth);
             if within_data(&model, &m.x) == Some(false) {
                 text += "  outside the ranges of the data; --box data gives the minimum within them\n";
             }
@@ -350,7 +357,10 @@ pub fn minimize(args: &args::Minimize) -> Result<Outcome> {
         }))?;
     }
     if minima.iter().all(|m| m.status == Status::Converged) {
-        return Ok(Outcome::Done);
+        return Ok(match answer.is_none_or(|a| a.holds_up()) {
+            true => Outcome::Done,
+            false => Outcome::NotMet,
+        });
     }
     eprintln!("{}", far_from_minimum(&minima, tolerance));
     Ok(Outcome::NotMet)

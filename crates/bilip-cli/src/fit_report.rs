@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use bilip::{Certificate, InverseOptions, Status, at_least, at_most};
-use bilip_fit::{Answer, Fit, Quality, TargetQuality};
+use bilip_fit::{Fit, Quality, TargetQuality};
 use serde_json::{Value, json};
 
+use crate::answer::{doubts, short, worth};
 use crate::args;
 use crate::text::{print, shown};
 use crate::{Outcome, apply};
@@ -110,7 +111,7 @@ fn of_numbers(fit: &Fit, certificate: &Certificate) -> Result<Found> {
         more += &apply::describe(model, minimum);
     }
     if let Some(answer) = &fit.answer {
-        more += &worth(answer, fit.rows.0 + fit.rows.1);
+        more += &worth(answer);
     }
     let rmse = |q: &[TargetQuality]| json!(q.iter().map(|q| q.rmse).collect::<Vec<_>>());
     Ok(Found {
@@ -127,9 +128,7 @@ fn of_numbers(fit: &Fit, certificate: &Certificate) -> Result<Found> {
             ("doubts", json!(fit.doubts)),
             ("search", json!({"chosen": fit.chosen, "trials": fit.trials})),
         ]),
-        doubts: (fit.doubts.iter())
-            .map(|doubt| format!("DOUBTFUL   {}\n", shown(doubt)))
-            .collect(),
+        doubts: doubts(&fit.doubts),
         size: String::new(),
         quality: text,
         more,
@@ -210,38 +209,6 @@ fn chosen(fit: &Fit) -> String {
     format!("chosen     of {tried}: {chosen}{by}\n")
 }
 
-/// What a minimum says about the data, in words.
-fn worth(answer: &Answer, rows: usize) -> String {
-    let plus_minus: Vec<String> = (answer.x.iter().zip(&answer.spread.x))
-        .map(|((name, value), (_, spread))| format!("{} = {}", shown(name), rounded(*value, *spread)))
-        .collect();
-    let best: Vec<String> = (answer.best_row.x.iter())
-        .map(|(name, value)| format!("{} = {}", shown(name), short(*value)))
-        .collect();
-    let inside = match answer.inside_data {
-        true => "inside the rows",
-        false => "NOT inside the rows",
-    };
-    format!(
-        "  measured on the data: {inside}; over the ensemble {}\n  a measurement there is expected between {} and {}; {} of {rows} rows are lower, the lowest is {} at {}\n",
-        plus_minus.join(", "),
-        short(answer.interval.0),
-        short(answer.interval.1),
-        answer.rows_below,
-        short(answer.best_row.value),
-        best.join(", "),
-    )
-}
-
-/// A value and its spread, both to the spread's second digit.
-fn rounded(value: f64, spread: f64) -> String {
-    if !(spread > 0.0 && spread.is_finite()) {
-        return short(value);
-    }
-    let digits = (1.0 - spread.log10().floor()).clamp(0.0, 12.0) as usize;
-    format!("{value:.digits$} ± {spread:.digits$}")
-}
-
 fn bounds_line(certificate: &Certificate) -> String {
     let proved = certificate.proved();
     match certificate.holds() {
@@ -257,10 +224,4 @@ fn bounds_line(certificate: &Certificate) -> String {
             certificate.claimed().nu()
         ),
     }
-}
-
-/// A number with five significant digits.
-fn short(value: f64) -> String {
-    let text = format!("{value:.4e}");
-    text.parse::<f64>().map_or(text, |v| v.to_string())
 }

@@ -1,5 +1,6 @@
 //! The `bilip` program: from a table to a certified minimum, in one command each.
 
+mod answer;
 mod apply;
 mod args;
 mod bench;

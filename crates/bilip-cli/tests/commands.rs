@@ -855,6 +855,7 @@ fn a_search_says_what_its_answer_is_worth() {
     assert!(found["search"]["trials"].as_array().unwrap().len() > 9);
     assert!(found["search"]["chosen"]["activation"].is_string());
     assert!(!place.exists("m.safetensors.checkpoints"));
+    assert_eq!(place.json("minimize m.safetensors --json")["answer"], *answer);
     // What is given by hand is kept.
     let run = place.run(&format!(
         "fit {} --target loss --hidden 16,16 --budget 0.05 -o m.safetensors --json --activation tanh --tau 30",
@@ -872,6 +873,9 @@ fn a_search_says_what_its_answer_is_worth() {
     place.write("wells.csv", rows);
     let run = place.run("fit wells.csv --target y --hidden 16,16 --budget 0.1 -o w.safetensors");
     assert_eq!(run.code, 1, "{}", run.stderr);
+    let again = place.run("minimize w.safetensors");
+    assert_eq!(again.code, 1);
+    assert!(again.stdout.starts_with("DOUBTFUL   "), "{}", again.stdout);
     assert!(
         run.stdout.starts_with("DOUBTFUL   ") && run.stdout.contains("single minimum"),
         "{}",

@@ -2,7 +2,7 @@
 //! proved of the network.
 
 use bilip::{InverseOptions, Model};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::free::Free;
@@ -25,18 +25,20 @@ const COVERED: f64 = 0.9;
 /// What the minimum of a fit is worth.
 ///
 /// Everything here is measured on the rows; nothing of it is proved.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Answer {
     /// The minimizer, by the names of the inputs.
-    #[serde(serialize_with = "by_name")]
+    #[serde(with = "by_name")]
     pub x: Vec<(String, f64)>,
     /// The value of the network there.
     pub value: f64,
     /// Whether it is inside the data: within the range of every input, not at its end, and as near
     /// to a row as rows are to each other.
     pub inside_data: bool,
-    /// How many rows are lower than the value.
+    /// Number of rows, those held out included.
+    pub rows: usize,
+    /// How many of them are lower than the value.
     pub rows_below: usize,
     /// The lowest row.
     pub best_row: Point,
@@ -56,17 +58,47 @@ pub struct Answer {
 }
 
 /// A point and a value.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Point {
     /// By the names of the inputs.
-    #[serde(serialize_with = "by_name")]
+    #[serde(with = "by_name")]
     pub x: Vec<(String, f64)>,
     /// The value.
     pub value: f64,
 }
 
-fn by_name<S: Serializer>(x: &[(String, f64)], serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    serializer.collect_map(x.iter().map(|(name, value)| (name, value)))
+/// Values by name, as a JSON object in the order of the inputs.
+mod by_name {
+    use std::fmt;
+
+    use serde::de::{Deserializer, MapAccess, Visitor};
+    use serde::ser::Serializer;
+
+    pub fn serialize<S: Serializer>(x: &[(String, f64)], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(x.iter().map(|(name, value)| (name, value)))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, f64)>, D::Error> {
+        struct Names;
+
+        impl<'de> Visitor<'de> for Names {
+            type Value = Vec<(String, f64)>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("numbers by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut found = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    found.push(entry);
+                }
+                Ok(found)
+            }
+        }
+
+        deserializer.deserialize_map(Names)
+    }
 }
 
 impl Answer {
@@ -75,6 +107,9 @@ impl Answer {
         self.doubts.is_empty()
     }
 }
+
+/// The key under which a model keeps its answer.
+pub(crate) const KEY: &str = "answer";
 
 /// Everything that an answer is made of.
 struct Evidence<'a> {
@@ -264,6 +299,7 @@ impl Evidence<'_> {
             x: named(x),
             value: *value,
             inside_data,
+            rows: all.len(),
             rows_below,
             best_row,
             spread,

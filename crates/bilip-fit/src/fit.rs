@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::error::Result;
 use crate::folder::Folder;
 use crate::interval::{self, UnseenErrors};
@@ -15,6 +15,9 @@ use crate::search::{Candidate, FOLDS, Search, Trial};
 use crate::settings::FitSettings;
 use crate::table::Table;
 use crate::work::{Fitted, Job, has_offset_network};
+
+/// Fewer rows are not split into parts to choose settings by.
+const FEWEST_TO_SEARCH: usize = 20;
 
 /// With fewer rows held out, intervals also stand on rows that training only watched.
 const ENOUGH_UNSEEN: usize = 100;
@@ -98,9 +101,16 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     settings.check()?;
     let mut prepared = prepare(settings, table)?;
     let recipe = Recipe::plain(settings, &prepared);
+    let plain = settings.is_plain() || prepared.kept.count < FEWEST_TO_SEARCH;
+    if plain && !settings.is_plain() {
+        prepared.warnings.push(format!(
+            "{} rows to fit are too few to search for settings: one plain fit",
+            prepared.kept.count
+        ));
+    }
     check_parameters(settings, &recipe)?;
     let folder = (settings.checkpoints.as_ref()).map(|(path, print)| {
-        let search = match settings.is_plain() {
+        let search = match plain {
             true => String::new(),
             false => format!(", search with a budget of {}", settings.budget),
         };
@@ -115,7 +125,7 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     let nothing_to_resume = settings.resume && folder.as_ref().is_none_or(|f| !f.path.exists());
     let mut unseen = prepared.held_out.clone();
     let (mut answer, mut settings_chosen, mut trials) = (None, None, Vec::new());
-    let mut fitted = match settings.is_plain() {
+    let mut fitted = match plain {
         true => settings.device.run(Job {
             settings,
             prepared: &prepared,
@@ -135,7 +145,7 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
                 prepared: &prepared,
                 memory: &memory,
             })??;
-            let judged = crate::answer::answer(&found, &prepared)?;
+            let judged = answer::answer(&found, &prepared)?;
             let best = (found.members.iter().enumerate())
                 .min_by(|a, b| a.1.1.total_cmp(&b.1.1))
                 .map_or(0, |(k, _)| k);
@@ -155,9 +165,8 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
     let source = Path::new(table.source());
     let data = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy();
     remember(&mut fitted, settings, &prepared, &data);
-    if let Some(answer) = &answer {
-        let text = serde_json::json!(answer).to_string();
-        fitted.model.provenance.insert("answer".into(), text);
+    if let Some(text) = answer.as_ref().and_then(|a| serde_json::to_string(a).ok()) {
+        fitted.model.provenance.insert(answer::KEY.into(), text);
     }
     let mut warnings = std::mem::take(&mut prepared.warnings);
     warnings.extend(fitted.warnings);

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bilip::Model;
 
+use crate::answer::{self, Answer};
 use crate::error::Result;
 use crate::interval::{KEY, UnseenErrors};
 use crate::table::Variables;
@@ -128,6 +129,12 @@ impl NamedModel {
         } else {
             self.names("targets", self.model.outputs(), "y")
         }
+    }
+
+    /// What its minimum was worth when it was fitted, where that is known. Measured then, and taken
+    /// from the file as it is.
+    pub fn answer(&self) -> Option<Answer> {
+        serde_json::from_str(self.model.provenance.get(answer::KEY)?).ok()
     }
 
     /// How far off the model was on rows that it had not seen, where that is known.

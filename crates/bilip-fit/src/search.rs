@@ -64,7 +64,7 @@ const FLOOR: f64 = 0.005;
 #[non_exhaustive]
 pub struct Candidate {
     /// Distortion of the network behind its linear front; none for the front alone, a quadratic
-    /// function or a linear map. Not a number where bounds are given.
+    /// function or a linear map.
     pub tau: Option<f64>,
     /// The activation.
     pub activation: Activation,
@@ -82,10 +82,12 @@ impl std::fmt::Display for Candidate {
             return f.write_str("the linear part alone, without a network");
         };
         let widths: Vec<String> = self.hidden.iter().map(usize::to_string).collect();
-        write!(f, "{}, hidden {}", self.activation, widths.join(","))?;
-        if tau.is_finite() {
-            write!(f, ", distortion {tau}")?;
-        }
+        write!(
+            f,
+            "{}, hidden {}, distortion {tau}",
+            self.activation,
+            widths.join(",")
+        )?;
         match self.front {
             true => f.write_str(" behind a linear front"),
             false => Ok(()),
@@ -248,7 +250,7 @@ pub(crate) fn focus(prepared: &Prepared) -> Focus {
         / lowest.len().max(1) as f64)
         .sqrt();
     let spread = deviation(&all);
-    let floor = error.clamp(FLOOR * spread, 0.3 * spread);
+    let floor = error.min(0.3 * spread).max(FLOOR * spread);
     let low = estimate.iter().copied().fold(f64::INFINITY, f64::min);
     let mut focus = Focus {
         weights: Vec::new(),
@@ -430,10 +432,10 @@ fn candidates(settings: &FitSettings, prepared: &Prepared) -> Vec<Candidate> {
         && settings.householder.is_none()
         && settings.params.is_empty()
         && settings.model != ModelKind::MonLip;
-    let taus = match (free_bounds, settings.tau) {
-        (true, None) => vec![5.0, 25.0, 100.0, 400.0],
-        (true, Some(tau)) => vec![tau],
-        (false, _) => vec![f64::NAN],
+    let taus = match (prepared.bounds, settings.tau) {
+        (BoundsMode::Fixed(bounds) | BoundsMode::Learned(bounds), _) => vec![bounds.nu() / bounds.mu()],
+        (BoundsMode::Distortion(_), Some(tau)) => vec![tau],
+        (BoundsMode::Distortion(_), None) => vec![5.0, 25.0, 100.0, 400.0],
     };
     let activations = match settings.activation {
         Some(activation) => vec![activation],
@@ -627,7 +629,8 @@ impl<D: Sync> Runs<'_, D> {
                 recipe.level = sum / total;
             }
         }
-        if let Some(tau) = candidate.tau.filter(|tau| tau.is_finite()) {
+        let learned = matches!(prepared.bounds, BoundsMode::Distortion(_));
+        if let Some(tau) = candidate.tau.filter(|_| learned) {
             let front = recipe.front.as_ref().map_or(1.0, |f| f.distortion());
             let asked = self.settings.tau.map(|tau| tau / front * (1.0 - 1e-6));
             recipe.bounds = BoundsMode::Distortion(asked.unwrap_or(tau).max(1.0 + 1e-3));

@@ -72,6 +72,28 @@ fn several_minima_and_minima_at_the_edge_are_said() {
 }
 
 #[test]
+fn few_rows_and_bounds_given_by_hand_are_searched_as_far_as_they_can_be() {
+    let f = |x: &[f64]| (x[0] - 0.2).powi(2) + x[1].powi(4);
+    for (rows, validation) in [(10, 0.1), (10, 0.9), (21, 0.0), (25, 0.1)] {
+        let settings = FitSettings {
+            validation,
+            ..settings(0.002)
+        };
+        let fit = fit(&table(rows, 2, 0.0, f), &settings).unwrap();
+        assert_eq!(fit.warnings.len(), usize::from(rows == 10), "{:?}", fit.warnings);
+        assert!(fit.model.certificate().holds());
+    }
+    let given = FitSettings {
+        mu: Some(0.2),
+        nu: Some(4.0),
+        ..settings(0.002)
+    };
+    let fit = fit(&table(100, 2, 0.0, f), &given).unwrap();
+    assert_eq!(fit.chosen.as_ref().unwrap().tau, Some(20.0));
+    assert!(fit.model.certificate().holds());
+}
+
+#[test]
 fn the_number_of_threads_and_an_interruption_change_nothing() {
     let f = |x: &[f64]| (x[0] - 0.2).powi(4) + x[1].powi(2) * (1.0 + 0.5 * x[0]);
     let table = table(150, 2, 0.01, f);
