@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::free::Free;
+use crate::landscape::second_minimum;
 use crate::prepare::{Prepared, Rows};
 use crate::search::{FOLDS, Focus, Found, joined};
 
@@ -18,6 +19,9 @@ const ERRORS: f64 = 3.0;
 
 /// A minimum nearer to an end of the data than this share of its range is at the edge.
 const EDGE: f64 = 0.01;
+
+/// Inputs of a point that a message names at most.
+const SHOWN: usize = 6;
 
 /// The share of rows that an interval is expected to cover.
 const COVERED: f64 = 0.9;
@@ -126,7 +130,7 @@ pub(crate) fn answer(found: &Found, prepared: &Prepared) -> Result<Option<(usize
     let (Some(focus), true) = (&found.focus, prepared.parameters.is_empty()) else {
         return Ok(None);
     };
-    let models: Vec<&Model> = found.members.iter().map(|(m, _)| &m.model).collect();
+    let models: Vec<&Model> = found.members.iter().map(|m| &m.fitted.model).collect();
     let mut minima = Vec::new();
     for model in &models {
         let options = InverseOptions {
@@ -272,6 +276,19 @@ impl Evidence<'_> {
                 100.0 * r2
             ));
         }
+        let second = self.second_minimum();
+        if let (true, Some(x)) = (single_minimum, &second) {
+            let place: Vec<String> = (prepared.inputs.iter().zip(x))
+                .take(SHOWN)
+                .map(|(name, v)| format!("{name} = {}", short(*v)))
+                .collect();
+            let more = if n > SHOWN { ", …" } else { "" };
+            doubts.push(format!(
+                "the rows seem to have another minimum near {}{more}: the table may not have a single minimum",
+                place.join(", ")
+            ));
+        }
+        let single_minimum = single_minimum && second.is_none();
         // Rows.
         let all: Vec<(&[f64], f64)> = [&prepared.kept, &prepared.held_out]
             .into_iter()
@@ -309,6 +326,20 @@ impl Evidence<'_> {
             free_r2,
             doubts,
         })
+    }
+
+    /// Where the free model has a second minimum, in the user's units.
+    fn second_minimum(&self) -> Option<Vec<f64>> {
+        let (prepared, focus) = (self.prepared, self.focus);
+        let standard = &prepared.x;
+        let place = |k: usize, v: f64| (v - standard.center[k]) / standard.scale[k];
+        let bounds: Vec<(f64, f64)> = (prepared.ranges.iter().enumerate())
+            .map(|(k, (low, high))| (place(k, *low), place(k, *high)))
+            .collect();
+        let rows = standard.apply(&prepared.kept.x);
+        let second = second_minimum(&focus.free, &rows, &bounds, focus.low_error, focus.spread)?;
+        let back = |(k, v): (usize, &f64)| v * standard.scale[k] + standard.center[k];
+        Some(second.x.iter().enumerate().map(back).collect())
     }
 
     /// Standard deviations of the minimizers, input by input.

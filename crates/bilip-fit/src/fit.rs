@@ -147,19 +147,19 @@ pub fn fit(table: &Table, settings: &FitSettings) -> Result<Fit> {
             })??;
             let judged = answer::answer(&found, &prepared)?;
             let best = (found.members.iter().enumerate())
-                .min_by(|a, b| a.1.1.total_cmp(&b.1.1))
+                .min_by(|a, b| a.1.score.total_cmp(&b.1.score))
                 .map_or(0, |(k, _)| k);
             let (chosen, worth) = judged.map_or((best, None), |(chosen, answer)| (chosen, Some(answer)));
             answer = worth;
-            let found_on_parts = found.members.len() == FOLDS;
             (settings_chosen, trials) = (Some(found.chosen), found.trials);
-            if found_on_parts && unseen.count < ENOUGH_UNSEEN {
+            let mut members = found.members;
+            let member = members.swap_remove(chosen);
+            if let Some(part) = member.part.filter(|_| unseen.count < ENOUGH_UNSEEN) {
                 // The part that this member was only watched on, for want of more rows.
-                let part: Vec<usize> = (0..prepared.kept.count).filter(|r| r % FOLDS == chosen).collect();
+                let part: Vec<usize> = (0..prepared.kept.count).filter(|r| r % FOLDS == part).collect();
                 unseen = unseen.with(&prepared.kept.select(&part));
             }
-            let mut members = found.members;
-            members.swap_remove(chosen).0
+            member.fitted
         }
     };
     let source = Path::new(table.source());

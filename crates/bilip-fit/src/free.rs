@@ -6,7 +6,12 @@ use crate::process::{Process, Smoothness};
 use crate::quadratic::{Quadratic, feature_count};
 
 /// Penalties of the quadratic function that are tried.
-const PENALTIES: [f64; 5] = [1e-9, 1e-4, 1e-2, 1e-1, 1.0];
+const PENALTIES: [f64; 6] = [1e-9, 1e-4, 1e-2, 1e-1, 1.0, 10.0];
+
+/// Parts of the rows that penalties are compared on, and rows per coefficient from which on there is
+/// nothing to compare.
+const PARTS: usize = 5;
+const MANY: usize = 20;
 
 /// Predictions of standardized y from standardized inputs (and parameters, as further inputs).
 #[derive(Clone, Debug)]
@@ -27,6 +32,40 @@ fn mean_square(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::max(count, 1.0)
 }
 
+/// The penalty of a quadratic function that predicts rows best from others, part by part; the
+/// lightest where there are many rows for every coefficient.
+fn best_penalty(x: &[f64], y: &[f64], n: usize) -> f64 {
+    let (rows, count) = (y.len(), feature_count(n));
+    if rows >= MANY * count {
+        return PENALTIES[0];
+    }
+    // More coefficients than rows are for heavy penalties only.
+    let lightest = if rows < 2 * count { 2 } else { 0 };
+    let error = |penalty: f64| -> f64 {
+        (0..PARTS)
+            .map(|part| {
+                let pick = |inside: bool| -> (Vec<f64>, Vec<f64>) {
+                    let chosen = (0..rows).filter(|r| (r % PARTS == part) == inside);
+                    let values = chosen.clone().map(|r| y[r]).collect();
+                    let rows = chosen.flat_map(|r| &x[r * n..(r + 1) * n]);
+                    (rows.copied().collect(), values)
+                };
+                let ((seen_x, seen_y), (other_x, other_y)) = (pick(false), pick(true));
+                match Quadratic::fit(&seen_x, n, &seen_y, None, penalty) {
+                    None => f64::INFINITY,
+                    Some(q) => {
+                        let found = q.values(&other_x);
+                        found.iter().zip(&other_y).map(|(a, b)| (a - b).powi(2)).sum()
+                    }
+                }
+            })
+            .sum()
+    };
+    let errors: Vec<f64> = PENALTIES[lightest..].iter().map(|p| error(*p)).collect();
+    let best = (0..errors.len()).min_by(|a, b| errors[*a].total_cmp(&errors[*b]));
+    PENALTIES[lightest + best.unwrap_or(0)]
+}
+
 impl Free {
     /// Fits rows of `n` inputs, choosing its parts on other rows. Both are in random order.
     pub fn fit((x, y): (&[f64], &[f64]), (other_x, other_y): (&[f64], &[f64]), n: usize) -> Self {
@@ -43,18 +82,15 @@ impl Free {
             mean_square(predicted.iter().zip(other_y).map(|(a, b)| a - b))
         };
         let mut best = error(&free);
-        // More coefficients than rows are for heavy penalties only.
-        let lightest = if y.len() < 2 * feature_count(n) { 2 } else { 0 };
-        for penalty in &PENALTIES[lightest..] {
-            let candidate = Free {
-                quadratic: Quadratic::fit(x, n, y, None, *penalty),
-                penalty: *penalty,
-                ..free.clone()
-            };
-            let found = error(&candidate);
-            if candidate.quadratic.is_some() && found < best {
-                (free, best) = (candidate, found);
-            }
+        let penalty = best_penalty(x, y, n);
+        let candidate = Free {
+            quadratic: Quadratic::fit(x, n, y, None, penalty),
+            penalty,
+            ..free.clone()
+        };
+        let found = error(&candidate);
+        if candidate.quadratic.is_some() && found < best {
+            (free, best) = (candidate, found);
         }
         let left: Vec<f64> = free.values(x).iter().zip(y).map(|(a, b)| b - a).collect();
         for smoothness in [Smoothness::All, Smoothness::Two] {
@@ -73,6 +109,11 @@ impl Free {
     /// Whether the quadratic function is all of it.
     pub fn is_quadratic(&self) -> bool {
         self.quadratic.is_some() && self.process.is_none()
+    }
+
+    /// The penalty of the quadratic function, if there is one.
+    pub fn penalty(&self) -> Option<f64> {
+        self.quadratic.as_ref().map(|_| self.penalty)
     }
 
     /// The same model on other rows, its settings kept.
@@ -128,7 +169,7 @@ impl Free {
     }
 
     /// Projected gradient descent with a step of Barzilai and Borwein (1988) and halving.
-    fn descend(&self, start: &[f64], bounds: &[(f64, f64)], free: usize) -> (Vec<f64>, f64) {
+    pub fn descend(&self, start: &[f64], bounds: &[(f64, f64)], free: usize) -> (Vec<f64>, f64) {
         let clamp = |x: &mut Vec<f64>| {
             for (k, (low, high)) in bounds.iter().enumerate().take(free) {
                 x[k] = x[k].clamp(*low, *high);

@@ -12,6 +12,7 @@ mod folder;
 mod free;
 mod freeze;
 mod interval;
+mod landscape;
 mod linear;
 mod memory;
 mod named;

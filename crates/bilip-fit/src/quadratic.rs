@@ -90,6 +90,98 @@ impl Quadratic {
         finite.then_some(found)
     }
 
+    /// A quadratic function near this one that has one minimum: no eigenvalue of its Hessian is below
+    /// the largest divided by the square of `distortion`, and along no eigenvector is the minimizer
+    /// farther than `reach` from the origin. Slope and level are fitted again to rows.
+    ///
+    /// A direction with a slope and little or no curvature gets as much curvature as it takes to
+    /// have the slope within reach: `λ ≥ |g|/reach`. Dropping the slope instead would lose what
+    /// linear trends explain. Where neither slope nor curvature is larger than its error, there is no
+    /// slope: noise would put the minimizer anywhere. `None` when the numbers do not allow it.
+    pub fn convex(
+        &self,
+        x: &[f64],
+        y: &[f64],
+        weights: Option<&[f64]>,
+        distortion: f64,
+        reach: f64,
+    ) -> Option<Self> {
+        let n = self.slope.len();
+        let eigen = self.hessian.self_adjoint_eigen(Side::Lower).ok()?;
+        let (vectors, values) = (eigen.U().to_owned(), eigen.S().column_vector());
+        let mut values: Vec<f64> = (0..n).map(|k| values[k].max(0.0)).collect();
+        // The error of a coefficient of standardized inputs, about: of what is left, over the root of
+        // the number of rows; of a curvature twice that, since ½x² varies half as much as x.
+        let left = self
+            .values(x)
+            .iter()
+            .zip(y)
+            .map(|(a, b)| (a - b).powi(2))
+            .sum::<f64>();
+        let rows = y.len() as f64;
+        let error = (left / (rows - feature_count(n) as f64).max(1.0)).sqrt() / rows.sqrt();
+        let unclear: Vec<bool> = values.iter().map(|v| *v < 2.0 * 2.0 * error).collect();
+        let mut found = self.clone();
+        // Raised curvature changes the slope that fits, which may take more curvature: few rounds do.
+        for _ in 0..4 {
+            for (k, value) in values.iter_mut().enumerate() {
+                let slope: f64 = (0..n).map(|j| vectors[(j, k)] * found.slope[j]).sum();
+                if !unclear[k] || slope.abs() > 2.0 * error {
+                    *value = value.max(slope.abs() / reach);
+                }
+            }
+            let largest = values.iter().copied().fold(0.0f64, f64::max);
+            for value in &mut values {
+                *value = value.max(largest / (distortion * distortion));
+            }
+            let scaled = Mat::from_fn(n, n, |i, k| vectors[(i, k)] * values[k]);
+            found.hessian = &scaled * vectors.transpose();
+            found = found.with_hessian_kept(x, y, weights)?;
+        }
+        for k in (0..n).filter(|k| unclear[*k]) {
+            let slope: f64 = (0..n).map(|j| vectors[(j, k)] * found.slope[j]).sum();
+            if slope.abs() <= 2.0 * error {
+                (0..n).for_each(|j| found.slope[j] -= slope * vectors[(j, k)]);
+            }
+        }
+        Some(found)
+    }
+
+    /// The same Hessian with the slope and the level that fit rows best.
+    fn with_hessian_kept(&self, x: &[f64], y: &[f64], weights: Option<&[f64]>) -> Option<Self> {
+        let n = self.slope.len();
+        let curved = Quadratic {
+            slope: vec![0.0; n],
+            level: 0.0,
+            hessian: self.hessian.clone(),
+        };
+        let left: Vec<f64> = curved.values(x).iter().zip(y).map(|(c, y)| y - c).collect();
+        let mut gram = Mat::<f64>::zeros(n + 1, n + 1);
+        let mut right = Mat::<f64>::zeros(n + 1, 1);
+        for (r, row) in x.chunks_exact(n).enumerate() {
+            let weight = weights.map_or(1.0, |w| w[r]);
+            let feature = |k: usize| if k < n { row[k] } else { 1.0 };
+            for i in 0..=n {
+                for j in 0..=n {
+                    gram[(i, j)] += weight * feature(i) * feature(j);
+                }
+                right[(i, 0)] += weight * feature(i) * left[r];
+            }
+        }
+        let tiny = 1e-9 * (0..=n).map(|k| gram[(k, k)]).sum::<f64>() / (n + 1) as f64;
+        for k in 0..=n {
+            gram[(k, k)] += tiny;
+        }
+        let solution = gram.llt(Side::Lower).ok()?.solve(&right);
+        let slope: Vec<f64> = (0..n).map(|k| solution[(k, 0)]).collect();
+        let level = solution[(n, 0)];
+        (level.is_finite() && slope.iter().all(|v| v.is_finite())).then_some(Quadratic {
+            slope,
+            level,
+            hessian: curved.hessian,
+        })
+    }
+
     /// The gradient at a point.
     pub fn gradient(&self, x: &[f64]) -> Vec<f64> {
         let n = self.slope.len();

@@ -36,7 +36,11 @@ const FIRST_STEPS: f64 = 1_000.0;
 
 /// Steps of a member of the ensemble at a budget of one, for tables of many rows, of few, and for
 /// maps, which are calibrations with little noise more often than not.
-const LAST_STEPS: (f64, f64, f64) = (8_000.0, 5_000.0, 16_000.0);
+const LAST_STEPS: (f64, f64, f64) = (8_000.0, 5_000.0, 48_000.0);
+
+/// Members of a map: nothing is asked of their spread, and the better of two long runs is closer
+/// than the best of five short ones.
+const MAP_MEMBERS: usize = 2;
 
 /// The last round has at most this many candidates.
 const FINALISTS: usize = 3;
@@ -53,8 +57,11 @@ const MOST_JUDGED: usize = 4_000;
 const FRONT_DISTORTION: f64 = 10.0;
 const LINEAR_DISTORTION: f64 = 100.0;
 
-/// How far from the middle of the data, in standard deviations, a front may be centered.
+/// How far from the middle of the data, in standard deviations, a front may be centered, with a
+/// network behind it and without. A slope without curvature is kept as a bowl that far away, which
+/// a network can flatten.
 const REACH: f64 = 3.0;
+const LINEAR_REACH: f64 = 10.0;
 
 /// The floor of what low rows are measured by, as a share of the deviation of the target.
 const FLOOR: f64 = 0.005;
@@ -119,7 +126,8 @@ pub struct Trial {
 
 impl Trial {
     /// Whether another is better by more than the rows can be trusted to say: its mean is lower by a
-    /// standard error of the differences.
+    /// standard error of the differences. Against the linear part alone it takes two: networks were
+    /// stopped where they were best on these very rows.
     fn is_clearly_worse_than(&self, other: &Trial) -> bool {
         if !self.score.is_finite() || self.parts.len() != other.parts.len() {
             return other.score < self.score;
@@ -128,14 +136,23 @@ impl Trial {
         let differences: Vec<f64> = self.parts.iter().zip(&other.parts).map(|(a, b)| a - b).collect();
         let mean = differences.iter().sum::<f64>() / count;
         let square = differences.iter().map(|d| (d - mean).powi(2)).sum::<f64>();
-        mean > square.sqrt() / count
+        let errors = if self.candidate.tau.is_none() { 2.0 } else { 1.0 };
+        mean > errors * square.sqrt() / count
     }
+}
+
+/// A model of the ensemble.
+pub(crate) struct Member {
+    pub fitted: Fitted,
+    /// On the rows that it did not see.
+    pub score: f64,
+    /// The part of the rows that it did not see; none if it has seen all of them.
+    pub part: Option<usize>,
 }
 
 /// What a search has found.
 pub(crate) struct Found {
-    /// One model per part of the rows, with its score.
-    pub members: Vec<(Fitted, f64)>,
+    pub members: Vec<Member>,
     pub chosen: Candidate,
     pub trials: Vec<Trial>,
     /// Of a potential: weights of the kept rows, and the model without a guarantee.
@@ -152,9 +169,12 @@ pub(crate) struct Focus {
     pub weights: Vec<f64>,
     /// Weighted mean square error of the free model on rows that it has not seen.
     pub error: f64,
+    /// Root mean square error of the free model among low rows that it has not seen.
+    pub low_error: f64,
+    /// Standard deviation of the values.
+    pub spread: f64,
     low: f64,
     floor: f64,
-    spread: f64,
 }
 
 impl Focus {
@@ -250,15 +270,16 @@ pub(crate) fn focus(prepared: &Prepared) -> Focus {
         / lowest.len().max(1) as f64)
         .sqrt();
     let spread = deviation(&all);
-    let floor = error.min(0.3 * spread).max(FLOOR * spread);
+    let floor = error.min(spread).max(FLOOR * spread);
     let low = estimate.iter().copied().fold(f64::INFINITY, f64::min);
     let mut focus = Focus {
         weights: Vec::new(),
         free,
         error: 0.0,
+        low_error: error,
+        spread,
         low,
         floor,
-        spread,
     };
     focus.weights = estimate.iter().map(|v| focus.weight(*v)).collect();
     if let Some(given) = &rows.weights {
@@ -290,6 +311,7 @@ fn search<B: AutodiffBackend>(search: &Search<'_>, device: &B::Device) -> Result
         prepared,
         weights,
         is_quadratic: focus.as_ref().is_some_and(|f| f.free.is_quadratic()),
+        penalty: focus.as_ref().and_then(|f| f.free.penalty()),
         device,
     };
     let mut left = candidates(settings, prepared);
@@ -302,7 +324,8 @@ fn search<B: AutodiffBackend>(search: &Search<'_>, device: &B::Device) -> Result
         (false, _) => LAST_STEPS.2,
     };
     let last_steps = (last_steps * settings.budget).max(1.0) as usize;
-    let total = count_steps(left.len(), prepared.kept.count, steps) + FOLDS * last_steps;
+    let members = if potential { FOLDS } else { MAP_MEMBERS };
+    let total = count_steps(left.len(), prepared.kept.count, steps) + members * last_steps;
     let mut progress = Progress::new(settings.progress, 0, total, "steps");
     let mut chosen = left[0].clone();
     let mut score = f64::INFINITY;
@@ -371,8 +394,12 @@ fn search<B: AutodiffBackend>(search: &Search<'_>, device: &B::Device) -> Result
         vec![None; FOLDS]
     };
     // What is found in closed form needs no rows to stop at: it is found on all of them, too.
-    let count = if chosen.tau.is_none() { FOLDS + 1 } else { FOLDS };
-    let members = runs.all(count, &mut progress, last_steps, |fold| {
+    let mut parts: Vec<usize> = (0..members).collect();
+    if chosen.tau.is_none() {
+        parts.push(FOLDS);
+    }
+    let members = runs.all(parts.len(), &mut progress, last_steps, |k| {
+        let fold = parts[k];
         let seed = settings.seed.wrapping_add(fold as u64);
         let key = format!("member, {last_steps} steps, part {fold}: {chosen:?}");
         if let Some(outcome) = memory.recall(&key, true) {
@@ -395,8 +422,14 @@ fn search<B: AutodiffBackend>(search: &Search<'_>, device: &B::Device) -> Result
         ));
     }
     Ok(Found {
-        members: (members.into_iter())
-            .filter_map(|(fitted, parts)| Some((fitted?, mean(&parts))))
+        members: (members.into_iter().zip(parts))
+            .filter_map(|((fitted, scores), part)| {
+                Some(Member {
+                    fitted: fitted?,
+                    score: mean(&scores),
+                    part: Some(part).filter(|part| *part < FOLDS),
+                })
+            })
             .collect(),
         chosen,
         trials,
@@ -475,6 +508,8 @@ struct Runs<'a, D> {
     weights: Option<&'a [f64]>,
     /// Whether the free model is a quadratic function.
     is_quadratic: bool,
+    /// The penalty of the free model's quadratic function, which was chosen on unseen rows.
+    penalty: Option<f64>,
     device: &'a D,
 }
 
@@ -593,21 +628,20 @@ impl<D: Sync> Runs<'_, D> {
         let n = prepared.inputs.len();
         recipe.untrained = candidate.front && candidate.tau.is_none();
         if candidate.front {
-            let distortion = match candidate.tau {
-                Some(_) => FRONT_DISTORTION,
-                None => LINEAR_DISTORTION,
+            let (distortion, reach) = match candidate.tau {
+                Some(_) => (FRONT_DISTORTION, REACH),
+                None => (LINEAR_DISTORTION, LINEAR_REACH),
             };
             let front = match settings.model {
                 ModelKind::PlNet => {
-                    let penalty = if rows.count < 2 * feature_count(n) {
-                        1e-1
-                    } else {
-                        1e-9
-                    };
+                    let few = rows.count < 2 * feature_count(n);
+                    let penalty = self.penalty.unwrap_or(if few { 1e-1 } else { 1e-9 });
                     // A table that is quadratic and noise is best fitted as such.
                     let weights = weights.filter(|_| !(recipe.untrained && self.is_quadratic));
-                    Quadratic::fit(&x, n, &y, weights, penalty)
-                        .and_then(|q| Front::of_quadratic(&q, distortion, REACH))
+                    Quadratic::fit(&x, n, &y, weights, penalty).and_then(|q| {
+                        let convex = q.convex(&x, &y, weights, distortion, reach)?;
+                        Front::of_quadratic(&convex, distortion, reach)
+                    })
                 }
                 _ => Front::of_map(&x, &prepared.p.apply(&rows.p), &y, n, distortion),
             };
